@@ -1,0 +1,115 @@
+"""A database change trigger and database bindings for Azure Functions Python v2.
+
+This is a Python library on top of the host's own triggers, not a native host extension. The
+change trigger delivers at least once: handlers must be idempotent.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db._version import __version__
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.core.errors import (
+        CommitError,
+        ConfigurationError,
+        CursorSerializationError,
+        DbConnectionError,
+        DbError,
+        FetchError,
+        FingerprintMismatchError,
+        HandlerError,
+        LeaseAcquireError,
+        LeaseConflictError,
+        LostLeaseError,
+        NotFoundError,
+        PollerError,
+        PositionLostError,
+        QueryError,
+        RowsFailed,
+        SerializationError,
+        SourceConfigurationError,
+        StateStoreError,
+        WriteError,
+    )
+    from azure_functions_db.core.ports import MetricsCollector
+    from azure_functions_db.core.types import CursorPart, CursorValue
+
+# Each name is imported from its module when it is first asked for: a cold start pays only for
+# what the app uses.
+_HOMES = {
+    "core.config": ["DbConfig"],
+    "core.engine": ["EngineProvider"],
+    "core.errors": [
+        "CommitError",
+        "ConfigurationError",
+        "CursorSerializationError",
+        "DbConnectionError",
+        "DbError",
+        "FetchError",
+        "FingerprintMismatchError",
+        "HandlerError",
+        "LeaseAcquireError",
+        "LeaseConflictError",
+        "LostLeaseError",
+        "NotFoundError",
+        "PollerError",
+        "PositionLostError",
+        "QueryError",
+        "RowsFailed",
+        "SerializationError",
+        "SourceConfigurationError",
+        "StateStoreError",
+        "WriteError",
+    ],
+    "core.ports": ["MetricsCollector"],
+    "core.types": ["CursorPart", "CursorValue"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CommitError",
+    "ConfigurationError",
+    "CursorPart",
+    "CursorSerializationError",
+    "CursorValue",
+    "DbConfig",
+    "DbConnectionError",
+    "DbError",
+    "EngineProvider",
+    "FetchError",
+    "FingerprintMismatchError",
+    "HandlerError",
+    "LeaseAcquireError",
+    "LeaseConflictError",
+    "LostLeaseError",
+    "MetricsCollector",
+    "NotFoundError",
+    "PollerError",
+    "PositionLostError",
+    "QueryError",
+    "RowsFailed",
+    "SerializationError",
+    "SourceConfigurationError",
+    "StateStoreError",
+    "WriteError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOME_OF[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

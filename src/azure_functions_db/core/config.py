@@ -1,0 +1,82 @@
+"""How to reach a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol
+
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.secrets import MASK, masked, masked_value
+from azure_functions_db.core.settings import expanded
+
+
+class TokenCredential(Protocol):
+    """Anything that hands out Microsoft Entra tokens, such as the classes of azure-identity."""
+
+    def get_token(self, *scopes: str) -> Any:
+        """Return an object with a ``token`` text."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DbConfig:
+    """A database's URL, its pool and its login.
+
+    ``connection_url`` and the texts in ``connect_args`` may hold ``%NAME%`` settings; they are
+    read when the first connection is wanted. ``credential`` is a token credential, or
+    ``"default"`` for azure-identity's `DefaultAzureCredential`: each new connection then logs in
+    with a fresh token as its password. A connection that has lain idle for longer than
+    ``idle_check_seconds`` is checked before it is used again.
+    """
+
+    connection_url: str
+    pool_size: int = 5
+    max_overflow: int = 10
+    pool_timeout: float = 30.0
+    pool_recycle: int = 3600
+    echo: bool = False
+    connect_args: Mapping[str, Any] | None = None
+    engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    credential: TokenCredential | Literal["default"] | None = None
+    idle_check_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.connection_url, str) or not self.connection_url.strip():
+            raise ConfigurationError("connection_url must be a database URL such as postgresql+psycopg://user@host/name")
+        if "connect_args" in self.engine_kwargs:
+            raise ConfigurationError("Give connect_args to DbConfig itself, not inside engine_kwargs")
+
+    def resolved(self) -> DbConfig:
+        """Return this configuration with every ``%NAME%`` replaced."""
+        return replace(
+            self,
+            connection_url=expanded(self.connection_url),
+            connect_args=_expanded_texts(self.connect_args) if self.connect_args else self.connect_args,
+        )
+
+    def __repr__(self) -> str:
+        shown = {f.name: masked_value(f.name, getattr(self, f.name)) for f in fields(self)}
+        shown["connection_url"] = masked(self.connection_url)
+        shown["credential"] = None if self.credential is None else MASK
+        return f"DbConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    __hash__ = None  # type: ignore[assignment]  # its mappings cannot be hashed
+
+
+def config_of(url: str | None, db_config: DbConfig | None) -> DbConfig:
+    """Return the configuration that a caller gave by exactly one of its two names."""
+    match url, db_config:
+        case str(), None:
+            return DbConfig(connection_url=url)
+        case None, DbConfig():
+            return db_config
+        case _:
+            raise ConfigurationError("Give exactly one of url= (a text) and db_config= (a DbConfig)")
+
+
+def _expanded_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return expanded(value)
+    if isinstance(value, Mapping):
+        return {key: _expanded_texts(inner) for key, inner in value.items()}
+    return value

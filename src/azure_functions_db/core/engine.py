@@ -1,0 +1,150 @@
+"""One engine, and so one pool, for one configuration."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from sqlalchemy import URL, Engine
+
+    from azure_functions_db.core.config import DbConfig
+
+
+class EngineProvider:
+    """Makes engines when they are first wanted and hands out the same one ever after.
+
+    Safe to use from many threads. After a fork the child starts with empty pools of its own.
+    """
+
+    def __init__(self) -> None:
+        self._engines: dict[Hashable, Engine] = {}
+        self._lock = threading.Lock()
+        _providers.add(self)
+
+    def get_engine(self, config: DbConfig) -> Engine:
+        """Return the engine of this configuration; no connection is made yet."""
+        resolved = config.resolved()
+        key = _frozen(vars(resolved))
+        engine = self._engines.get(key)
+        if engine is not None:
+            return engine
+        with self._lock:
+            if key not in self._engines:
+                self._engines[key] = _new_engine(resolved)
+            return self._engines[key]
+
+    def dispose_all(self) -> None:
+        """Close every pool; engines are made anew when they are wanted again."""
+        with self._lock:
+            engines = list(self._engines.values())
+            self._engines.clear()
+        for engine in engines:
+            engine.dispose()
+
+    def _forget_parent(self) -> None:
+        # The parent's sockets must be neither used nor closed by the child; and a lock that
+        # another thread of the parent held would never be opened here.
+        self._lock = threading.Lock()
+        for engine in self._engines.values():
+            engine.dispose(close=False)
+
+
+_providers: weakref.WeakSet[EngineProvider] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for provider in list(_providers):
+        provider._forget_parent()  # noqa: SLF001 - same module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@cache
+def default_provider() -> EngineProvider:
+    """Return the process-wide provider that everything uses unless it is given another."""
+    return EngineProvider()
+
+
+def _frozen(value: Any) -> Hashable:
+    if isinstance(value, Mapping):
+        return frozenset((key, _frozen(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple | set):
+        return tuple(_frozen(inner) for inner in value)
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return (type(value), value)
+
+
+def parsed_url(connection_url: str) -> URL:
+    """Return the parsed URL; a text that is none is refused without being repeated."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(connection_url)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            "The database URL cannot be read; it should look like dialect+driver://user:password@host:port/name "
+            "with special characters of the password percent-encoded"
+        ) from None
+
+
+def _new_engine(config: DbConfig) -> Engine:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    from azure_functions_db.core.login import log_in_with_tokens
+    from azure_functions_db.core.pool import check_idle_connections
+
+    url = parsed_url(config.connection_url)
+    try:
+        engine = create_engine(url, **_engine_options(config, url))
+    except NoSuchModuleError:
+        raise ConfigurationError(f"SQLAlchemy knows no dialect {url.drivername!r}; is its package installed?") from None
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"The driver of {url.drivername!r} is not installed: {missing.name}") from None
+    except (ArgumentError, TypeError) as refused:
+        raise ConfigurationError(f"The engine refused its options: {refused}") from None
+    check_idle_connections(engine, config.idle_check_seconds)
+    if config.credential is not None:
+        log_in_with_tokens(engine, config.credential)
+    return engine
+
+
+def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "echo": config.echo,
+        # Row values do not belong into messages and logs.
+        "hide_parameters": True,
+        "connect_args": dict(config.connect_args or {}),
+        "pool_recycle": config.pool_recycle,
+    }
+    options |= _pool_options(config, url)
+    return options | dict(config.engine_kwargs)
+
+
+def _pool_options(config: DbConfig, url: URL) -> dict[str, Any]:
+    """Return the options of a queue pool, where there is one (an in-memory SQLite has none)."""
+    from sqlalchemy.pool import QueuePool
+
+    chosen = config.engine_kwargs.get("poolclass") or url.get_dialect().get_pool_class(url)
+    if "creator" in config.engine_kwargs or "pool" in config.engine_kwargs or not issubclass(chosen, QueuePool):
+        return {}
+    return {
+        "pool_size": config.pool_size,
+        "max_overflow": config.max_overflow,
+        "pool_timeout": config.pool_timeout,
+    }

@@ -1,0 +1,161 @@
+"""The extension surface: what a third party implements to add a source, a store, a sink or a listener.
+
+Each class here is a protocol; its docstrings are the contract. A class that has the methods
+fits, nothing needs to be inherited. ``azure_functions_db.testing`` has suites that check it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from azure_functions_db.core.signals import Signal
+    from azure_functions_db.core.types import (
+        AdapterCapability,
+        Checkpoint,
+        CursorValue,
+        FetchResult,
+        Glance,
+        QuarantinedRow,
+        RawRecord,
+        SourceDescriptor,
+    )
+
+
+@runtime_checkable
+class SourceAdapter(Protocol):
+    """The small source: a name and a way to read rows after a cursor.
+
+    Give it ``cursor_column`` and ``pk_columns`` attributes, or pass a ``normalizer=`` to the
+    trigger, so that its records can be turned into events.
+    """
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Who this source is; the fingerprint changes when its definition does."""
+
+    def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
+        """Return at most ``batch_size`` records after ``cursor``, in order; None is the start."""
+
+
+@runtime_checkable
+class ChangeSource(Protocol):
+    """The full source: it owns the form of its checkpoint and is told when one was committed."""
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Who this source is; the fingerprint changes when its definition does."""
+
+    def validate(self) -> None:
+        """Raise `SourceConfigurationError` where the definition and the database disagree."""
+
+    def open(self) -> None:
+        """Prepare for reading; called before the first fetch of a tick."""
+
+    def close(self) -> None:
+        """Give back what `open` took; called once a tick is over, however it ended."""
+
+    def capability(self) -> AdapterCapability:
+        """Say what this source can tell about a change."""
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Return at most ``limit`` records after ``checkpoint`` and the checkpoint after them.
+
+        An empty checkpoint is the start. Calling twice with the same checkpoint must be safe:
+        nothing is consumed until `acknowledge`.
+        """
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Learn that ``checkpoint`` is committed; only now may what lies before it be let go."""
+
+
+@runtime_checkable
+class StateStore(Protocol):
+    """Keeps one document per poller: its checkpoint and its lease.
+
+    Every write must be conditional on the state that was read (compare and swap), so that a
+    stale owner can never write. A lease id is opaque to the caller.
+    """
+
+    def acquire_lease(self, poller_name: str, ttl_seconds: float) -> str:
+        """Take the lease and return its id; `LeaseConflictError` when somebody else holds it."""
+
+    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
+        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+
+    def release_lease(self, poller_name: str, lease_id: str) -> None:
+        """Free the lease at once; a lease already lost is no error."""
+
+    def load_checkpoint(self, poller_name: str) -> Checkpoint:
+        """Return the checkpoint, or an empty dict for a poller that has none yet."""
+
+    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
+
+
+@runtime_checkable
+class LookingStateStore(StateStore, Protocol):
+    """A store that lets a tick look before it locks, and release in its last commit."""
+
+    def look(self, poller_name: str, source_fingerprint: str | None = None) -> Glance:
+        """Read the state without taking anything.
+
+        `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
+        """
+
+    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
+        """Take the lease if the state is still the one glanced at; else `LeaseConflictError`."""
+
+    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint and free the lease in one write."""
+
+
+@runtime_checkable
+class TransactionalStateStore(LookingStateStore, Protocol):
+    """A store in a SQL database whose commits can join the handler's own transaction."""
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open a transaction that this store and every writer on the same engine share.
+
+        It is ambient: valid for the current context (see `core.transactions`). Leaving it
+        commits; an exception rolls back, checkpoint and the handler's writes alike.
+        """
+
+
+@runtime_checkable
+class QuarantineSink(Protocol):
+    """Keeps the rows that the handler could not digest."""
+
+    def put(self, rows: Sequence[QuarantinedRow]) -> None:
+        """Keep the rows durably before returning; the same row put twice is kept once."""
+
+    def entries(self, poller_name: str | None = None) -> Iterable[QuarantinedRow]:
+        """Return what is kept, oldest first; of one poller where it is named."""
+
+    def remove(self, poller_name: str, event_id: str) -> None:
+        """Forget one row; one that is not there is no error."""
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Listens to what happens; must not block, and what it raises harms nothing."""
+
+    def notice(self, signal: Signal) -> None:
+        """Take note of one fact."""
+
+
+@runtime_checkable
+class MetricsCollector(Protocol):
+    """Receives the library's metrics; labels are few and of low cardinality."""
+
+    def increment(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Record one measurement of a distribution."""
+
+    def set_gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set the present value of a gauge."""

@@ -1,0 +1,141 @@
+"""Cursor values as JSON and back, and any value in a JSON-safe form."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from azure_functions_db.core.errors import CursorSerializationError
+from azure_functions_db.core.types import CursorPart
+
+_PLAIN = {str: "text", int: "integer", float: "float", bool: "boolean", type(None): "null"}
+# A datetime is a date too: it has to be asked for first.
+_TAGGED: dict[type, tuple[str, Callable[[Any], str]]] = {
+    dt.datetime: ("timestamp", lambda value: datetime_text(value)),
+    dt.date: ("date", dt.date.isoformat),
+    dt.time: ("time", dt.time.isoformat),
+    Decimal: ("decimal", str),
+    UUID: ("uuid", str),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
+}
+_READERS: dict[str, Callable[[str], CursorPart]] = {
+    "timestamp": dt.datetime.fromisoformat,
+    "date": dt.date.fromisoformat,
+    "time": dt.time.fromisoformat,
+    "decimal": Decimal,
+    "uuid": UUID,
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def datetime_text(value: dt.datetime) -> str:
+    """Return ISO 8601 with microseconds and offset; UTC is written ``Z``."""
+    text = value.isoformat(timespec="microseconds")
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+
+
+def serialize_part(value: CursorPart) -> Any:
+    """Return a cursor or key value in the JSON form that `deserialize_part` reads back."""
+    kind, plain = _encoded(value)
+    return plain if kind in _PLAIN.values() else {"type": kind, "value": plain}
+
+
+def deserialize_part(written: Any) -> CursorPart:
+    """Return the value that `serialize_part` wrote, of the same type."""
+    match written:
+        case None | str() | int() | float() | bool():
+            return written
+        case {"type": str() as kind, "value": str() as text}:
+            return _decoded(kind, text)
+        case _:
+            raise CursorSerializationError(f"A checkpoint holds a value of an unknown form: {type(written).__name__}")
+
+
+def serialize_position(cursor: CursorPart, key: Mapping[str, CursorPart]) -> dict[str, Any]:
+    """Return a position (a cursor and the key of its row) in a checkpoint's JSON form."""
+    kind, plain = _encoded(cursor)
+    tiebreaker = {name: serialize_part(value) for name, value in key.items()}
+    return {"kind": f"{kind}+pk" if key else kind, "value": plain, "tiebreaker": tiebreaker}
+
+
+def deserialize_position(written: Any, key_columns: Sequence[str]) -> tuple[CursorPart, ...]:
+    """Return ``(cursor, *key)`` in the order of the key columns.
+
+    A plain list ``[cursor, key…]``, as older checkpoints have it, is read as well; its values
+    are still of their JSON types.
+    """
+    match written:
+        case {"kind": str() as kind, "value": plain, "tiebreaker": dict() as key}:
+            if set(key) != set(key_columns):
+                raise CursorSerializationError(
+                    f"The checkpoint is keyed by {sorted(key)}, the source by {sorted(key_columns)}"
+                )
+            cursor = _decoded(kind.removesuffix("+pk"), plain)
+            return (cursor, *(deserialize_part(key[name]) for name in key_columns))
+        case [_, *rest] if len(rest) == len(key_columns):
+            return tuple(deserialize_part(part) for part in written)
+        case _:
+            raise CursorSerializationError("The checkpoint's cursor has an unknown form")
+
+
+def json_safe(value: Any) -> Any:
+    """Return the value as JSON can hold it: RFC 3339 times, texts for Decimal and UUID, base64 for bytes."""
+    match value:
+        case Enum():
+            return json_safe(value.value)
+        case None | str() | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dt.timedelta():
+            return value.total_seconds()
+        case bytearray() | memoryview():
+            return json_safe(bytes(value))
+        case Mapping():
+            return {str(key): json_safe(inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [json_safe(inner) for inner in value]
+        case _:
+            return _tag_and_text(value)[1] if _tag_of(value) else str(value)
+
+
+def _encoded(value: CursorPart) -> tuple[str, Any]:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CursorSerializationError("A cursor cannot be NaN or infinite")
+    for plain_type, kind in _PLAIN.items():
+        if type(value) is plain_type:
+            return kind, value
+    return _tag_and_text(value)
+
+
+def _tag_of(value: Any) -> type | None:
+    return next((known for known in _TAGGED if isinstance(value, known)), None)
+
+
+def _tag_and_text(value: Any) -> tuple[str, str]:
+    known = _tag_of(value)
+    if known is None:
+        raise CursorSerializationError(f"A value of type {type(value).__name__} cannot be a cursor or key")
+    kind, text_of = _TAGGED[known]
+    return kind, text_of(value)
+
+
+def _decoded(kind: str, plain: Any) -> CursorPart:
+    if kind in _PLAIN.values():
+        return _checked_plain(kind, plain)
+    try:
+        return _READERS[kind](plain)
+    except (KeyError, ValueError, TypeError, ArithmeticError):
+        raise CursorSerializationError(f"The checkpoint's value cannot be read as {kind!r}") from None
+
+
+def _checked_plain(kind: str, plain: Any) -> CursorPart:
+    if _PLAIN.get(type(plain)) != kind:
+        raise CursorSerializationError(f"The checkpoint says {kind!r} but holds a {type(plain).__name__}")
+    return plain  # type: ignore[no-any-return]

@@ -1,0 +1,117 @@
+"""The words that all parts share."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Row = dict[str, Any]
+"""One row of a result: column name to value."""
+
+RawRecord = dict[str, Any]
+"""One changed row as a source read it."""
+
+CursorPart = str | int | float | bool | dt.datetime | dt.date | dt.time | Decimal | UUID | bytes | None
+"""One value that a checkpoint can hold."""
+
+CursorValue = CursorPart | tuple[CursorPart, ...]
+"""A position: a cursor alone, or a cursor followed by its key values."""
+
+Checkpoint = dict[str, Any]
+"""The JSON form of a position with its metadata; an empty one means "from the start"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDescriptor:
+    """Names a source and tells one definition of it from another."""
+
+    name: str
+    kind: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCapability:
+    """What a source can tell about a change."""
+
+    detects_deletes: bool = False
+    before_images: bool = False
+    distinguishes_insert: bool = False
+    native_resume_token: bool = False
+    partitions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonHolder:
+    """A session that keeps the late-commit horizon where it is."""
+
+    session: str
+    user: str | None
+    age_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How far a source dares to read, and who keeps it from reading further."""
+
+    bound: CursorPart
+    age_seconds: float
+    holders: tuple[HorizonHolder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """What a source read: the records, where it stands after them, whether more is waiting.
+
+    ``more`` is None where the source cannot tell. ``horizon`` is set where late commits hold
+    the source back.
+    """
+
+    records: Sequence[RawRecord]
+    next_checkpoint: Checkpoint
+    more: bool | None = None
+    horizon: Horizon | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease as the state document tells it."""
+
+    owner_id: str
+    fencing_token: int
+    acquired_at: dt.datetime
+    heartbeat_at: dt.datetime
+    expires_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A poller's state as it was read, with the version that a conditional write is held against."""
+
+    poller_name: str
+    checkpoint: Checkpoint
+    lease: LeaseView | None
+    """The lease while somebody else holds it; None when it is free to take."""
+    version: object = field(repr=False)
+    """Opaque: what the store needs to take the lease from exactly this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """A row the handler could not digest, as it is put aside."""
+
+    poller_name: str
+    event_id: str
+    event: Mapping[str, Any]
+    """The event in its JSON form."""
+    error_type: str
+    error: str
+    attempts: int
+    batch_id: str
+    quarantined_at: dt.datetime
