@@ -111,6 +111,8 @@ class SourceConfigurationError(PollerError, ConfigurationError):
 class FetchError(PollerError):
     """Changed rows could not be read."""
 
+    transient: bool = False
+
 
 class HandlerError(PollerError):
     """The handler raised; its exception is the cause."""
