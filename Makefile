@@ -1,0 +1,76 @@
+# `make demo` shows the library at work; `make test` runs every test. `make help` lists the rest.
+
+VENV ?= .venv
+PYTHON ?= $(shell tools/find-pythons | head -n 1)
+PYTEST_ARGS ?= -n 2
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.project-installed
+SERVICES := $(BIN)/python -m tools.services
+LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check format bench docs up down env lock clean venv
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
+	@$(BIN)/python -m azure_functions_db.demo
+
+test: $(READY) ## Run every test against private PostgreSQL, MariaDB and Azurite instances
+	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-all: ## Run the tests on every CPython from 3.11 to 3.13 that is found here
+	@set -e; for python in $$(tools/find-pythons); do \
+	    echo "== $$python"; \
+	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$(basename $$python); \
+	done
+
+check: $(READY) ## Check format, lint, types, layers and the code in the documentation
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY) ## Format the code and apply safe lint fixes
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(READY) ## Run the benchmarks (ratios within one run)
+	@$(SERVICES) run -- $(BIN)/python benchmarks/run.py
+
+up: $(READY) ## Leave the services running for development; `eval "$(make env)"` points tests at them
+	@$(SERVICES) up
+
+down: $(READY) ## Stop the services that `make up` started
+	@$(SERVICES) down
+
+env: $(READY) ## Print the settings of the running services
+	@$(SERVICES) env
+
+lock: $(READY) ## Renew the pinned requirements and the pinned Azurite
+	@cd requirements && for name in dev docs competitor; do \
+	    ../$(BIN)/$(LOCK) --upgrade --python-version 3.11 $$name.in --output-file $$name.txt; \
+	done
+	@cd requirements && ../$(BIN)/$(LOCK) --upgrade --no-deps --python-version 3.13 runtime.in --output-file runtime.txt
+	@npm install --package-lock-only && $(BIN)/python tools/bare_npm_lock.py
+
+clean: ## Remove everything that was built; stop what `make up` started
+	@if [ -d .services ]; then python3 -m tools.services down; fi
+	@rm -rf .venv .venv-* .services node_modules build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+venv: $(READY) ## Build the environment
+
+# pip is the interpreter's own (Debian's Python has no ensurepip); it installs into the new environment.
+$(VENV)/.requirements-installed: requirements/dev.txt
+	@test -n "$(PYTHON)" || { echo "no CPython 3.11, 3.12 or 3.13 with pip was found" >&2; exit 1; }
+	@echo "building $(VENV) with $(PYTHON) …"
+	@$(PYTHON) -m venv --clear --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(READY): $(VENV)/.requirements-installed pyproject.toml
+	@$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

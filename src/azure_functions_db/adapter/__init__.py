@@ -1,0 +1,1 @@
+"""Change sources: where changes come from."""

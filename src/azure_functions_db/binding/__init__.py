@@ -1,0 +1,1 @@
+"""Readers and writers that functions use to reach a database."""

@@ -1,0 +1,1 @@
+"""The azfdb command line."""

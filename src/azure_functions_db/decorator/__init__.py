@@ -1,0 +1,1 @@
+"""The decorators that give a function its trigger, its inputs and its outputs."""

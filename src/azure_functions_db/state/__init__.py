@@ -1,0 +1,1 @@
+"""State stores: where the checkpoint and the lease of a poller live."""

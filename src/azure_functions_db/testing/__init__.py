@@ -1,0 +1,1 @@
+"""Contract suites, fakes and fault injection for tests of your own stores and sources."""

@@ -1,0 +1,95 @@
+"""The real databases and the storage emulator that tests run against."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, create_engine, make_url, text
+
+
+def service(variable: str) -> str:
+    """Where a service is; a test whose service is missing fails, it is never skipped."""
+    value = os.environ.get(variable)
+    if not value:
+        pytest.fail(f'{variable} is not set: run `make test`, or `make up` and `eval "$(make env)"`', pytrace=False)
+    return value
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> str:
+    """The superuser's URL of the PostgreSQL server."""
+    return service("AZFDB_TEST_POSTGRES_URL")
+
+
+@pytest.fixture(scope="session")
+def mariadb_url() -> str:
+    """The URL of a MariaDB user with all privileges."""
+    return service("AZFDB_TEST_MARIADB_URL")
+
+
+@pytest.fixture(scope="session")
+def azurite() -> str:
+    """A storage connection string with blob, queue and table endpoints."""
+    return service("AZFDB_TEST_AZURITE")
+
+
+@contextmanager
+def temporary_database(server: str, drop: str) -> Iterator[str]:
+    """A new empty database on the server, by its URL; dropped afterwards whoever is still connected."""
+    url = make_url(server)
+    name = f"test_{secrets.token_hex(8)}"
+    execute(url, f"CREATE DATABASE {name}")
+    try:
+        yield url.set(database=name).render_as_string(hide_password=False)
+    finally:
+        execute(url, drop.format(name=name))
+
+
+def execute(url: URL, statement: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database that belongs to this test alone."""
+    with temporary_database(postgres_url, "DROP DATABASE {name} WITH (FORCE)") as url:
+        yield url
+
+
+@pytest.fixture
+def mariadb_database(mariadb_url: str) -> Iterator[str]:
+    """The URL of a MariaDB database that belongs to this test alone."""
+    with temporary_database(mariadb_url, "DROP DATABASE {name}") as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path) -> str:
+    """The URL of a SQLite file that belongs to this test alone."""
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database, once for each kind."""
+    return str(request.getfixturevalue(f"{request.param}_database"))
+
+
+@pytest.fixture
+def blob_container(azurite: str) -> Iterator[str]:
+    """The name of a new blob container that belongs to this test alone."""
+    from azure.storage.blob import BlobServiceClient
+
+    name = f"test-{secrets.token_hex(8)}"
+    with BlobServiceClient.from_connection_string(azurite) as client:
+        client.create_container(name)
+        yield name
+        client.delete_container(name)

@@ -1,0 +1,1 @@
+"""Private PostgreSQL, MariaDB and Azurite instances for the tests of this checkout."""

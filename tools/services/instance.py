@@ -1,0 +1,147 @@
+"""One set of running servers, recorded in a folder so that any later command can find or stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from threading import Lock
+
+from tools.services.processes import Process
+from tools.services.servers import CHECKOUT, Azurite, MariaDb, Postgres, Server
+
+ROOT = CHECKOUT / ".services"
+SERVERS = (Postgres, MariaDb, Azurite)
+ATTEMPTS = 3  # a free port can be taken by somebody else before the server has it
+PATIENCE = 120.0
+
+
+@contextlib.contextmanager
+def exclusive() -> Iterator[None]:
+    """Only one command of this checkout looks at and changes the set of instances at a time."""
+    ROOT.mkdir(exist_ok=True)
+    with (ROOT / "lock").open("w") as handle:
+        flock(handle, LOCK_EX)
+        yield
+
+
+class Instance:
+    """The servers of one folder below `.services/`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writing = Lock()
+        self._processes: list[Process] = []
+        self._settings: dict[str, str] = {}
+
+    @classmethod
+    def recorded(cls, folder: Path) -> Instance:
+        instance = cls(folder)
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads((folder / "instance.json").read_text())
+            instance._processes = [Process(**process) for process in record["processes"]]
+            instance._settings = record["settings"]
+        return instance
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The environment variables that tell tests where the servers are."""
+        return dict(self._settings)
+
+    def is_running(self) -> bool:
+        names = {process.name for process in self._processes if process.is_alive()}
+        return bool(self._settings) and names >= {server.name for server in SERVERS}
+
+    def is_owned(self) -> bool:
+        """Is the command that started this instance still there to stop it?"""
+        return any(process.name == "owner" and process.is_alive() for process in self._processes)
+
+    def claim(self) -> None:
+        """Create the folder and note the current process as the one that will stop the servers."""
+        self.folder.mkdir(parents=True)
+        self._note(Process.current())
+
+    def disown(self) -> None:
+        """Let the servers outlive the current process."""
+        self._processes = [process for process in self._processes if process.name != "owner"]
+        self._write()
+
+    def start(self) -> None:
+        """Start all servers side by side; when one fails, the caller stops the others."""
+        with ThreadPoolExecutor() as pool:
+            for settings in pool.map(self._start_one, SERVERS):
+                self._settings |= settings
+        self._write()
+
+    def stop(self) -> None:
+        """Stop every recorded process except the owner, and throw the data away."""
+        servers = [process for process in self._processes if process.name != "owner"]
+        with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
+            list(pool.map(Process.stop, servers))
+        for link in self.folder.glob("*/data"):
+            if link.is_symlink():
+                shutil.rmtree(link.resolve(), ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start_one(self, kind: type[Postgres | MariaDb | Azurite]) -> dict[str, str]:
+        for attempt in range(1, ATTEMPTS + 1):
+            server = kind()
+            folder = self.folder / f"{server.name}-{attempt}"
+            folder.mkdir()
+            server.prepare(folder)
+            log = self._launch(server, folder)
+            if log is not None:
+                return server.settings(log)
+        raise RuntimeError(f"{kind.__name__} did not start:\n{(folder / 'log').read_text()[-3000:]}")
+
+    def _launch(self, server: Server, folder: Path) -> str | None:
+        """Start the server and wait until its log says that it is ready; None when it gave up."""
+        log = folder / "log"
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                server.command(folder),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us; we stop the servers ourselves
+                env=os.environ | server.environment(),
+                user=server.user,
+                cwd="/",
+            )
+        self._note(Process.of(server.name, child.pid))
+        deadline = time.monotonic() + PATIENCE
+        while child.poll() is None and time.monotonic() < deadline:
+            text = log.read_text(errors="replace")
+            if server.ready.search(text):
+                return text
+            time.sleep(0.05)
+        return None
+
+    def _note(self, process: Process) -> None:
+        self._processes.append(process)
+        self._write()
+
+    def _write(self) -> None:
+        """Replace the record in one step, readable by its owner alone as it holds the passwords."""
+        with self._writing:
+            record = {"processes": [asdict(process) for process in self._processes], "settings": self._settings}
+            draft = self.folder / "instance.json.new"
+            draft.touch(mode=0o600)
+            draft.write_text(json.dumps(record, indent=2))
+            draft.replace(self.folder / "instance.json")
+
+
+def sweep() -> None:
+    """Stop what an earlier command left behind when it was killed."""
+    for folder in ROOT.iterdir():
+        if folder.is_dir() and not (leftover := Instance.recorded(folder)).is_owned():
+            if folder.name != "up" or not leftover.is_running():
+                leftover.stop()

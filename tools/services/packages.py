@@ -1,0 +1,65 @@
+"""Installs what is missing: Debian packages for the databases, npm's pinned packages for Azurite."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+
+from tools.services.servers import CHECKOUT, MariaDb, Postgres
+
+# Our install must not leave a system-wide server running, and two checkouts must not install at once.
+APT_INSTALL = """
+set -e
+exec 9>/run/lock/azfdb-install
+flock 9
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\\nexit 101\\n' > "$policy"
+    chmod +x "$policy"
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq -o DPkg::Lock::Timeout=600 update
+apt-get -qq -o DPkg::Lock::Timeout=600 install --yes --no-install-recommends "$@"
+"""
+
+
+def install_missing() -> None:
+    """Install the servers that this machine or this checkout lacks; a second call does nothing."""
+    packages = missing_debian_packages()
+    if packages:
+        install_debian_packages(packages)
+    if not azurite_is_current():
+        install_azurite()
+
+
+def missing_debian_packages() -> list[str]:
+    found = {"postgresql": Postgres.programs(), "mariadb-server": MariaDb.program()}
+    return [package for package, program in found.items() if program is None]
+
+
+def install_debian_packages(packages: list[str]) -> None:
+    print(f"installing {' and '.join(packages)} …", flush=True)
+    if shutil.which("apt-get") is None:
+        raise RuntimeError(f"please install {' and '.join(packages)}: there is no apt-get here to do it")
+    as_root = [] if os.geteuid() == 0 else ["sudo"]
+    subprocess.run([*as_root, "sh", "-c", APT_INSTALL, "install", *packages], check=True, stdout=subprocess.DEVNULL)
+
+
+def azurite_is_current() -> bool:
+    return INSTALLED_LOCK.is_file() and INSTALLED_LOCK.read_text() == wanted_lock()
+
+
+def install_azurite() -> None:
+    print("installing Azurite …", flush=True)
+    subprocess.run(["npm", "ci", "--omit=dev", "--silent"], cwd=CHECKOUT, check=True)
+    INSTALLED_LOCK.write_text(wanted_lock())
+
+
+def wanted_lock() -> str:
+    return hashlib.sha256((CHECKOUT / "package-lock.json").read_bytes()).hexdigest()
+
+
+INSTALLED_LOCK = CHECKOUT / "node_modules" / ".installed-lock"
