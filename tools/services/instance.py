@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,14 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from threading import Lock
 
-from tools.services.processes import Process
-from tools.services.servers import CHECKOUT, Azurite, MariaDb, Postgres, Server
+from tools.services.azurite import Azurite
+from tools.services.mariadb import MariaDb
+from tools.services.postgres import Postgres
+from tools.services.processes import Process, start_time
+from tools.services.server import CHECKOUT, ELSEWHERE, Server
 
 ROOT = CHECKOUT / ".services"
-SERVERS = (Postgres, MariaDb, Azurite)
+SERVERS: tuple[type[Server], ...] = (Postgres, MariaDb, Azurite)
 ATTEMPTS = 3  # a free port can be taken by somebody else before the server has it
 PATIENCE = 120.0
 
@@ -86,44 +90,43 @@ class Instance:
         servers = [process for process in self._processes if process.name != "owner"]
         with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
             list(pool.map(Process.stop, servers))
-        for link in self.folder.glob("*/data"):
-            if link.is_symlink():
-                shutil.rmtree(link.resolve(), ignore_errors=True)
+        for link in self.folder.glob(f"*/{ELSEWHERE}"):
+            shutil.rmtree(link.resolve(), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start_one(self, kind: type[Postgres | MariaDb | Azurite]) -> dict[str, str]:
-        for attempt in range(1, ATTEMPTS + 1):
-            server = kind()
-            folder = self.folder / f"{server.name}-{attempt}"
-            folder.mkdir()
-            server.prepare(folder)
-            log = self._launch(server, folder)
-            if log is not None:
-                return server.settings(log)
-        raise RuntimeError(f"{kind.__name__} did not start:\n{(folder / 'log').read_text()[-3000:]}")
+    def _start_one(self, kind: type[Server]) -> dict[str, str]:
+        for attempt in range(ATTEMPTS):
+            server = kind(self.folder / f"{kind.name}-{attempt}")
+            server.folder.mkdir()
+            server.prepare()
+            if self._becomes_ready(server, self._launch(server)):
+                return server.settings()
+            print(f"{kind.name} did not start:\n{server.log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
+        raise RuntimeError(f"{kind.name} did not start in {ATTEMPTS} attempts")
 
-    def _launch(self, server: Server, folder: Path) -> str | None:
-        """Start the server and wait until its log says that it is ready; None when it gave up."""
-        log = folder / "log"
-        with log.open("wb") as output:
+    def _launch(self, server: Server) -> subprocess.Popen[bytes]:
+        with server.log.open("wb") as log:
             child = subprocess.Popen(
-                server.command(folder),
+                server.command(),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us; we stop the servers ourselves
                 env=os.environ | server.environment(),
                 user=server.user,
                 cwd="/",
             )
-        self._note(Process.of(server.name, child.pid))
+        self._note(Process(server.name, child.pid, start_time(child.pid) or 0, server.stop_signal))
+        return child
+
+    @staticmethod
+    def _becomes_ready(server: Server, child: subprocess.Popen[bytes]) -> bool:
         deadline = time.monotonic() + PATIENCE
         while child.poll() is None and time.monotonic() < deadline:
-            text = log.read_text(errors="replace")
-            if server.ready.search(text):
-                return text
+            if server.is_ready():
+                return True
             time.sleep(0.05)
-        return None
+        return False
 
     def _note(self, process: Process) -> None:
         self._processes.append(process)
@@ -142,6 +145,6 @@ class Instance:
 def sweep() -> None:
     """Stop what an earlier command left behind when it was killed."""
     for folder in ROOT.iterdir():
-        if folder.is_dir() and not (leftover := Instance.recorded(folder)).is_owned():
-            if folder.name != "up" or not leftover.is_running():
-                leftover.stop()
+        instance = Instance.recorded(folder)
+        if folder.is_dir() and not instance.is_owned() and not (folder.name == "up" and instance.is_running()):
+            instance.stop()

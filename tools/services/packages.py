@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 
-from tools.services.servers import CHECKOUT, MariaDb, Postgres
+from tools.services import mariadb, postgres
+from tools.services.server import CHECKOUT
+
+INSTALLED_LOCK = CHECKOUT / "node_modules" / ".installed-lock"
 
 # Our install must not leave a system-wide server running, and two checkouts must not install at once.
 APT_INSTALL = """
@@ -36,7 +39,7 @@ def install_missing() -> None:
 
 
 def missing_debian_packages() -> list[str]:
-    found = {"postgresql": Postgres.programs(), "mariadb-server": MariaDb.program()}
+    found = {"postgresql": postgres.programs(), "mariadb-server": mariadb.program("mariadbd")}
     return [package for package, program in found.items() if program is None]
 
 
@@ -54,12 +57,9 @@ def azurite_is_current() -> bool:
 
 def install_azurite() -> None:
     print("installing Azurite …", flush=True)
-    subprocess.run(["npm", "ci", "--omit=dev", "--silent"], cwd=CHECKOUT, check=True)
+    subprocess.run(["npm", "ci", "--omit=dev", "--prefer-offline", "--silent"], cwd=CHECKOUT, check=True)
     INSTALLED_LOCK.write_text(wanted_lock())
 
 
 def wanted_lock() -> str:
     return hashlib.sha256((CHECKOUT / "package-lock.json").read_bytes()).hexdigest()
-
-
-INSTALLED_LOCK = CHECKOUT / "node_modules" / ".installed-lock"

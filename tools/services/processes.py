@@ -26,28 +26,25 @@ class Process:
     name: str
     pid: int
     started: int
+    stop_signal: int = signal.SIGTERM
 
     @classmethod
     def current(cls) -> Process:
-        return cls.of("owner", os.getpid())
-
-    @classmethod
-    def of(cls, name: str, pid: int) -> Process:
-        return cls(name, pid, start_time(pid) or 0)
+        return cls("owner", os.getpid(), start_time(os.getpid()) or 0)
 
     def is_alive(self) -> bool:
         return start_time(self.pid) == self.started
 
     def stop(self, patience: float = 10) -> None:
-        """Quit at once (the data is thrown away), by force when that is not heeded."""
-        for number in (signal.SIGQUIT, signal.SIGKILL):
+        """Ask the process to end, by force when that is not heeded."""
+        for number in (self.stop_signal, signal.SIGKILL):
             if self.is_alive():
                 self._send(number)
             if self._ended_within(patience):
                 break
         self._reap()
 
-    def _send(self, number: signal.Signals) -> None:
+    def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
