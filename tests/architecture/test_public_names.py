@@ -7,37 +7,38 @@ import subprocess
 import sys
 from pathlib import Path
 
-import azure_functions_db
 import pytest
 
-PUBLIC_NAMES = """
-    CommitError
-    ConfigurationError
-    CursorPart
-    CursorSerializationError
-    CursorValue
-    DbConfig
-    DbConnectionError
-    DbError
-    EngineProvider
-    FetchError
-    FingerprintMismatchError
-    HandlerError
-    LeaseAcquireError
-    LeaseConflictError
-    LostLeaseError
-    MetricsCollector
-    NotFoundError
-    PollerError
-    PositionLostError
-    QueryError
-    RowsFailed
-    SerializationError
-    SourceConfigurationError
-    StateStoreError
-    WriteError
-    __version__
-""".split()
+import azure_functions_db
+
+PUBLIC_NAMES = [
+    "CommitError",
+    "ConfigurationError",
+    "CursorPart",
+    "CursorSerializationError",
+    "CursorValue",
+    "DbConfig",
+    "DbConnectionError",
+    "DbError",
+    "EngineProvider",
+    "FetchError",
+    "FingerprintMismatchError",
+    "HandlerError",
+    "LeaseAcquireError",
+    "LeaseConflictError",
+    "LostLeaseError",
+    "MetricsCollector",
+    "NotFoundError",
+    "PollerError",
+    "PositionLostError",
+    "QueryError",
+    "RowsFailed",
+    "SerializationError",
+    "SourceConfigurationError",
+    "StateStoreError",
+    "WriteError",
+    "__version__",
+]
 
 HEAVY = ["azure", "opentelemetry", "pydantic", "rich", "sqlalchemy", "typer"]
 
