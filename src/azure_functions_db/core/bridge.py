@@ -46,18 +46,14 @@ class PinnedThread:
 async def finished(work: Awaitable[T]) -> T:
     """Wait for work to its end even when the waiter is cancelled; then cancel the waiter."""
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-        except BaseException:  # noqa: BLE001 - task.result() below raises it
-            break
-    if cancelled is not None:
-        raise cancelled
+            await asyncio.wait([task])
+        except asyncio.CancelledError as asked:
+            cancellation = asked
+    if cancellation is not None:
+        raise cancellation from (None if task.cancelled() else task.exception())
     return task.result()
 
 
