@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked
@@ -164,11 +164,13 @@ def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
 
 def _pool_options(config: DbConfig, url: URL) -> dict[str, Any]:
     """Return the options that this kind of pool knows."""
+    from sqlalchemy.engine.default import DefaultDialect
     from sqlalchemy.pool import QueuePool, SingletonThreadPool
 
     if "pool" in config.engine_kwargs:
         return {}
-    kind = config.engine_kwargs.get("poolclass") or url.get_dialect().get_pool_class(url)
+    dialect = cast(type[DefaultDialect], url.get_dialect())
+    kind = config.engine_kwargs.get("poolclass") or dialect.get_pool_class(url)
     options: dict[str, Any] = {"pool_recycle": config.pool_recycle}
     if issubclass(kind, QueuePool | SingletonThreadPool):
         options["pool_size"] = config.pool_size

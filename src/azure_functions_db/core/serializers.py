@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from azure_functions_db.core.errors import CursorSerializationError
-from azure_functions_db.core.types import CursorPart
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.types import CursorPart
 
 _PLAIN = {str: "text", int: "integer", float: "float", bool: "boolean", type(None): "null"}
 _PLAIN_KINDS = frozenset(_PLAIN.values())
