@@ -116,7 +116,7 @@ def json_safe(value: Any) -> Any:
 
 def _encoded(value: CursorPart) -> tuple[str, Any]:
     """Return what kind of value this is, and the form in which JSON can hold it."""
-    if isinstance(value, float | Decimal) and not math.isfinite(value):
+    if not _is_finite(value):
         raise CursorSerializationError("A cursor cannot be NaN or infinite")
     if (plain_kind := _PLAIN.get(type(value))) is not None:
         return plain_kind, value
@@ -125,6 +125,16 @@ def _encoded(value: CursorPart) -> tuple[str, Any]:
         raise CursorSerializationError(f"A value of type {type(value).__name__} cannot be a cursor or key")
     kind, text_of, _ = _TAGGED[known]
     return kind, text_of(value)
+
+
+def _is_finite(value: CursorPart) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case Decimal():
+            return value.is_finite()
+        case _:
+            return True
 
 
 def _known_type(value: object) -> type | None:
