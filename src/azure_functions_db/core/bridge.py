@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -14,9 +16,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@cache
+def _threads() -> ThreadPoolExecutor:
+    # A tick keeps its thread while its async handler runs, which may want threads too: a pool as
+    # small as the loop's own would starve. Threads are made only when no other one is idle.
+    return ThreadPoolExecutor(max_workers=1000, thread_name_prefix="azfdb")
+
+
+if hasattr(os, "register_at_fork"):
+    # Threads do not live on in a forked child.
+    os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run blocking work in a thread, with this task's context."""
-    return await asyncio.to_thread(work, *args, **kwargs)
+    context = contextvars.copy_context()
+    call = partial(context.run, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads(), call)
 
 
 class PinnedThread:
@@ -46,18 +62,14 @@ class PinnedThread:
 async def finished(work: Awaitable[T]) -> T:
     """Wait for work to its end even when the waiter is cancelled; then cancel the waiter."""
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-        except BaseException:  # noqa: BLE001 - task.result() below raises it
-            break
-    if cancelled is not None:
-        raise cancelled
+            await asyncio.wait([task])
+        except asyncio.CancelledError as asked:
+            cancellation = asked
+    if cancellation is not None:
+        raise cancellation from (None if task.cancelled() else task.exception())
     return task.result()
 
 

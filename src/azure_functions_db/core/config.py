@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.secrets import MASK, masked, masked_value
+from azure_functions_db.core.secrets import masked_value
 from azure_functions_db.core.settings import expanded
 
 
@@ -41,26 +41,29 @@ class DbConfig:
     idle_check_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.connection_url, str) or not self.connection_url.strip():
-            raise ConfigurationError("connection_url must be a database URL such as postgresql+psycopg://user@host/name")
+        if not _looks_like_url(self.connection_url):
+            raise ConfigurationError("connection_url must be a URL such as postgresql+psycopg://user@host/name")
         if "connect_args" in self.engine_kwargs:
             raise ConfigurationError("Give connect_args to DbConfig itself, not inside engine_kwargs")
+        for name in ("pool_size", "max_overflow", "pool_timeout", "pool_recycle", "idle_check_seconds"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ConfigurationError(f"{name} must be a number")
+        if not (self.credential is None or self.credential == "default" or hasattr(self.credential, "get_token")):
+            raise ConfigurationError('credential must be a token credential or "default"')
 
     def resolved(self) -> DbConfig:
         """Return this configuration with every ``%NAME%`` replaced."""
+        if "%" not in self.connection_url and not self.connect_args:
+            return self
         return replace(
             self,
             connection_url=expanded(self.connection_url),
-            connect_args=_expanded_texts(self.connect_args) if self.connect_args else self.connect_args,
+            connect_args=_expanded_texts(self.connect_args),
         )
 
     def __repr__(self) -> str:
         shown = {f.name: masked_value(f.name, getattr(self, f.name)) for f in fields(self)}
-        shown["connection_url"] = masked(self.connection_url)
-        shown["credential"] = None if self.credential is None else MASK
         return f"DbConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-    __hash__ = None  # type: ignore[assignment]  # its mappings cannot be hashed
 
 
 def config_of(url: str | None, db_config: DbConfig | None) -> DbConfig:
@@ -74,9 +77,16 @@ def config_of(url: str | None, db_config: DbConfig | None) -> DbConfig:
             raise ConfigurationError("Give exactly one of url= (a text) and db_config= (a DbConfig)")
 
 
+def _looks_like_url(text: object) -> bool:
+    # With a setting in it, only the first use can tell.
+    return isinstance(text, str) and ("://" in text or "%" in text)
+
+
 def _expanded_texts(value: Any) -> Any:
-    if isinstance(value, str):
-        return expanded(value)
-    if isinstance(value, Mapping):
-        return {key: _expanded_texts(inner) for key, inner in value.items()}
-    return value
+    match value:
+        case str():
+            return expanded(value)
+        case Mapping():
+            return {key: _expanded_texts(inner) for key, inner in value.items()}
+        case _:
+            return value

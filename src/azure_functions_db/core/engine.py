@@ -7,14 +7,15 @@ import threading
 import weakref
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.secrets import masked
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sqlalchemy import URL, Engine
+    from sqlalchemy import URL, Engine, Pool
 
     from azure_functions_db.core.config import DbConfig
 
@@ -50,20 +51,23 @@ class EngineProvider:
         for engine in engines:
             engine.dispose()
 
-    def _forget_parent(self) -> None:
-        # The parent's sockets must be neither used nor closed by the child; and a lock that
-        # another thread of the parent held would never be opened here.
+    def _leave_parent(self) -> None:
+        # Another thread of the parent may have held the lock: here nobody would ever open it.
         self._lock = threading.Lock()
         for engine in self._engines.values():
+            _parents_pools.append(engine.pool)
             engine.dispose(close=False)
 
 
 _providers: weakref.WeakSet[EngineProvider] = weakref.WeakSet()
+# The parent's connections must be neither used nor closed by the child, and some drivers say
+# goodbye to the server when a connection is garbage collected: so they are kept.
+_parents_pools: list[Pool] = []
 
 
 def _after_fork() -> None:
     for provider in list(_providers):
-        provider._forget_parent()  # noqa: SLF001 - same module
+        provider._leave_parent()  # noqa: SLF001 - same module
 
 
 if hasattr(os, "register_at_fork"):
@@ -76,30 +80,54 @@ def default_provider() -> EngineProvider:
     return EngineProvider()
 
 
+class _Same:
+    """Stands for an object that cannot be hashed; equal only to itself, which it keeps alive."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 def _frozen(value: Any) -> Hashable:
-    if isinstance(value, Mapping):
-        return frozenset((key, _frozen(inner)) for key, inner in value.items())
-    if isinstance(value, list | tuple | set):
-        return tuple(_frozen(inner) for inner in value)
+    match value:
+        case Mapping():
+            return frozenset((key, _frozen(inner)) for key, inner in value.items())
+        case list() | tuple():
+            return tuple(_frozen(inner) for inner in value)
+        case set():
+            return frozenset(value)
     try:
         hash(value)
     except TypeError:
-        return id(value)
+        return _Same(value)
     return (type(value), value)
 
 
 def parsed_url(connection_url: str) -> URL:
     """Return the parsed URL; a text that is none is refused without being repeated."""
+    url = _parsed_or_none(connection_url)
+    # A stray at sign puts the end of the password into the host, and so into drivers' messages.
+    if url is None or (url.password and "@" in f"{url.host}{url.database}"):
+        raise ConfigurationError(
+            "The database URL cannot be read; it should look like dialect+driver://user:password@host:port/name "
+            "with special characters of the password percent-encoded"
+        )
+    return url
+
+
+def _parsed_or_none(connection_url: str) -> URL | None:
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
         return make_url(connection_url)
     except (ArgumentError, ValueError):
-        raise ConfigurationError(
-            "The database URL cannot be read; it should look like dialect+driver://user:password@host:port/name "
-            "with special characters of the password percent-encoded"
-        ) from None
+        return None
 
 
 def _new_engine(config: DbConfig) -> Engine:
@@ -114,10 +142,10 @@ def _new_engine(config: DbConfig) -> Engine:
         engine = create_engine(url, **_engine_options(config, url))
     except NoSuchModuleError:
         raise ConfigurationError(f"SQLAlchemy knows no dialect {url.drivername!r}; is its package installed?") from None
-    except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"The driver of {url.drivername!r} is not installed: {missing.name}") from None
-    except (ArgumentError, TypeError) as refused:
-        raise ConfigurationError(f"The engine refused its options: {refused}") from None
+    except ImportError as missing:
+        raise ConfigurationError(f"The driver of {url.drivername!r} cannot be loaded: {missing}") from None
+    except (ArgumentError, TypeError, ValueError) as refused:
+        raise ConfigurationError(f"The engine refused its options: {masked(str(refused))}") from None
     check_idle_connections(engine, config.idle_check_seconds)
     if config.credential is not None:
         log_in_with_tokens(engine, config.credential)
@@ -130,21 +158,22 @@ def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
         # Row values do not belong into messages and logs.
         "hide_parameters": True,
         "connect_args": dict(config.connect_args or {}),
-        "pool_recycle": config.pool_recycle,
     }
-    options |= _pool_options(config, url)
-    return options | dict(config.engine_kwargs)
+    return options | _pool_options(config, url) | dict(config.engine_kwargs)
 
 
 def _pool_options(config: DbConfig, url: URL) -> dict[str, Any]:
-    """Return the options of a queue pool, where there is one (an in-memory SQLite has none)."""
-    from sqlalchemy.pool import QueuePool
+    """Return the options that this kind of pool knows."""
+    from sqlalchemy.engine.default import DefaultDialect
+    from sqlalchemy.pool import QueuePool, SingletonThreadPool
 
-    chosen = config.engine_kwargs.get("poolclass") or url.get_dialect().get_pool_class(url)
-    if "creator" in config.engine_kwargs or "pool" in config.engine_kwargs or not issubclass(chosen, QueuePool):
+    if "pool" in config.engine_kwargs:
         return {}
-    return {
-        "pool_size": config.pool_size,
-        "max_overflow": config.max_overflow,
-        "pool_timeout": config.pool_timeout,
-    }
+    dialect = cast(type[DefaultDialect], url.get_dialect())
+    kind = config.engine_kwargs.get("poolclass") or dialect.get_pool_class(url)
+    options: dict[str, Any] = {"pool_recycle": config.pool_recycle}
+    if issubclass(kind, QueuePool | SingletonThreadPool):
+        options["pool_size"] = config.pool_size
+    if issubclass(kind, QueuePool):
+        options |= {"max_overflow": config.max_overflow, "pool_timeout": config.pool_timeout}
+    return options

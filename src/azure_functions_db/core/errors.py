@@ -143,5 +143,8 @@ class RowsFailed(Exception):  # noqa: N818 - reads as the sentence a handler say
     def __init__(self, failures: Mapping[str, BaseException | str]) -> None:
         if not failures:
             raise ValueError("RowsFailed needs at least one failed event")
-        super().__init__(f"{len(failures)} event(s) failed")
+        super().__init__(failures)
         self.failures: dict[str, BaseException | str] = dict(failures)
+
+    def __str__(self) -> str:
+        return f"{len(self.failures)} event(s) failed"

@@ -3,91 +3,140 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlalchemy.exc import DBAPIError
-
-# SQLSTATE (PostgreSQL, ODBC); a class of two characters stands for all its members.
-_STATES_CONNECTION = ("08", "28", "57P01", "57P02", "57P03", "53300", "3D000", "HYT00", "HYT01", "IM002")
-_STATES_TRANSIENT = ("08", "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53", "HYT00")
-_STATES_SCHEMA = ("42703", "42P01", "42S02", "42S22", "0A000")
-
-_MYSQL_CONNECTION = {1040, 1044, 1045, 1049, 1129, 1130, 1203, 1698, 2002, 2003, 2005, 2006, 2013, 2026, 2055}
-_MYSQL_TRANSIENT = {1040, 1203, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
-_MYSQL_SCHEMA = {1054, 1146, 1364}
-
-_SQLITE_CONNECTION = {"SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_AUTH"}
-_SQLITE_TRANSIENT = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"}
-_SQLITE_SCHEMA = re.compile(r"no such column|no such table|has no column named", re.IGNORECASE)
+    from sqlalchemy.exc import SQLAlchemyError
 
 
-def is_connection_failure(error: DBAPIError) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One meaning, in the words of each family of drivers."""
+
+    states: tuple[str, ...] = ()
+    """SQLSTATE (PostgreSQL, ODBC); two characters stand for their whole class."""
+    numbers: frozenset[int] = frozenset()
+    """MySQL and MariaDB."""
+    names: tuple[str, ...] = ()
+    """SQLite; a name stands for its extended forms too."""
+    prose: re.Pattern[str] | None = None
+    """Where drivers give no code at all."""
+
+
+_LOGIN = _Kind(
+    states=("28", "3D000"),
+    numbers=frozenset({1044, 1045, 1049, 1698}),
+    # libpq has no code for a refused connection.
+    prose=re.compile(r'authentication failed|no pg_hba\.conf entry|(?:database|role) ".*" does not exist'),
+)
+_UNREACHABLE = _Kind(
+    states=("08", "57P01", "57P02", "57P03", "53300", "HYT00", "HYT01", "IM002"),
+    numbers=frozenset({1040, 1053, 1129, 1130, 1203, 1927, 2002, 2003, 2005, 2006, 2013, 2026, 2055}),
+    names=("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_AUTH"),
+)
+_PASSING = _Kind(
+    states=("08", "40001", "40P01", "53", "55P03", "57P01", "57P02", "57P03", "HYT00"),
+    numbers=frozenset({1020, 1040, 1053, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}),
+    names=("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"),
+)
+_SCHEMA = _Kind(
+    states=("42703", "42P01", "42S02", "42S22", "0A000"),
+    numbers=frozenset({1054, 1146, 1364}),
+    names=("SQLITE_SCHEMA",),
+    prose=re.compile(r"no such column|no such table|has no column named"),
+)
+_CONSTRAINT = (
+    re.compile(r"CONSTRAINT `([^`]+)`"),  # MySQL, MariaDB: foreign keys and checks
+    re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys
+    re.compile(r"^CHECK constraint failed: (\w+)$"),  # SQLite
+    re.compile(r"""constraint ["']([^"']+)["']"""),  # SQL Server
+)
+
+
+def is_connection_failure(error: SQLAlchemyError) -> bool:
     """Tell whether the database could not be reached, went away or refused the login."""
-    if error.connection_invalidated:
-        return True
-    return _matches(error, _STATES_CONNECTION, _MYSQL_CONNECTION, _SQLITE_CONNECTION) or _never_connected(error)
+    return _is_gone(error) or _means(error, _UNREACHABLE) or _is_login_failure(error)
 
 
-def is_transient(error: DBAPIError) -> bool:
+def is_transient(error: SQLAlchemyError) -> bool:
     """Tell whether the same read may well succeed in a moment."""
-    if error.connection_invalidated or _never_connected(error):
-        return not _matches(error, ("28", "3D000"), {1044, 1045, 1049, 1698}, set())
-    return _matches(error, _STATES_TRANSIENT, _MYSQL_TRANSIENT, _SQLITE_TRANSIENT)
+    return not _is_login_failure(error) and (_is_gone(error) or _means(error, _PASSING))
 
 
-def is_schema_change(error: DBAPIError) -> bool:
+def is_schema_change(error: SQLAlchemyError) -> bool:
     """Tell whether the statement failed because tables or columns are not as they were."""
-    if _matches(error, _STATES_SCHEMA, _MYSQL_SCHEMA, {"SQLITE_SCHEMA"}):
-        return True
-    return _sqlite_name(error) is not None and bool(_SQLITE_SCHEMA.search(str(error.orig)))
+    return _means(error, _SCHEMA)
 
 
-def constraint_of(error: DBAPIError) -> str | None:
+def constraint_of(error: SQLAlchemyError) -> str | None:
     """Return the name of the violated constraint, where the driver tells it."""
-    diagnosis = getattr(error.orig, "diag", None)
+    diagnosis = getattr(_original(error), "diag", None)
     if diagnosis is not None:
         return getattr(diagnosis, "constraint_name", None)
-    named = re.search(r"(?:CONSTRAINT|for key|CHECK constraint failed:) [`']?(?:\w+\.)?(\w+)", str(error.orig))
-    return named[1] if named else None
+    message = _message(error)
+    return next((found[1] for pattern in _CONSTRAINT if (found := pattern.search(message))), None)
 
 
-def code_of(error: DBAPIError) -> str | None:
+def code_of(error: SQLAlchemyError) -> str | None:
     """Return the database's own code of the error, for a message."""
     code = _state(error) or _number(error) or _sqlite_name(error)
     return None if code is None else str(code)
 
 
-def _matches(error: DBAPIError, states: tuple[str, ...], numbers: set[int], sqlite_names: set[str]) -> bool:
-    state, name = _state(error), _sqlite_name(error)
-    if state is not None:
-        return state.startswith(states)
-    if name is not None:
-        return any(name.startswith(known) for known in sqlite_names)
-    return _number(error) in numbers
+def _is_gone(error: SQLAlchemyError) -> bool:
+    from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError  # noqa: A004 - SQLAlchemy's name for it
+
+    if isinstance(error, TimeoutError):  # no connection of the pool became free
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    never_connected = isinstance(error, OperationalError) and error.statement is None and code_of(error) is None
+    return error.connection_invalidated or never_connected
 
 
-def _state(error: DBAPIError) -> str | None:
-    state = getattr(error.orig, "sqlstate", None)
-    if state is None and type(error.orig).__module__.startswith("pyodbc"):
+def _is_login_failure(error: SQLAlchemyError) -> bool:
+    return _means(error, _LOGIN) and getattr(error, "statement", None) is None
+
+
+def _means(error: SQLAlchemyError, kind: _Kind) -> bool:
+    state, number, name = _state(error), _number(error), _sqlite_name(error)
+    if state is not None and state.startswith(kind.states):
+        return True
+    if name is not None and name.startswith(kind.names):
+        return True
+    if number is not None:
+        return number in kind.numbers
+    told_by_code = state is not None or name not in {None, "SQLITE_ERROR"}
+    return not told_by_code and kind.prose is not None and bool(kind.prose.search(_message(error)))
+
+
+def _state(error: SQLAlchemyError) -> str | None:
+    original = _original(error)
+    state = getattr(original, "sqlstate", None)
+    if state is None and type(original).__module__.startswith("pyodbc"):
         state = _first_argument(error)
     return state if isinstance(state, str) else None
 
 
-def _number(error: DBAPIError) -> int | None:
+def _number(error: SQLAlchemyError) -> int | None:
     number = _first_argument(error)
     return number if isinstance(number, int) else None
 
 
-def _sqlite_name(error: DBAPIError) -> str | None:
-    return getattr(error.orig, "sqlite_errorname", None)
+def _sqlite_name(error: SQLAlchemyError) -> str | None:
+    return getattr(_original(error), "sqlite_errorname", None)
 
 
-def _first_argument(error: DBAPIError) -> Any:
-    arguments = getattr(error.orig, "args", ())
+def _message(error: SQLAlchemyError) -> str:
+    arguments = getattr(_original(error), "args", ())
+    return str(arguments[-1]) if arguments else ""
+
+
+def _first_argument(error: SQLAlchemyError) -> Any:
+    arguments = getattr(_original(error), "args", ())
     return arguments[0] if arguments else None
 
 
-def _never_connected(error: DBAPIError) -> bool:
-    # psycopg has no SQLSTATE for a server it never reached; no statement was sent then.
-    return error.statement is None and type(error.orig).__name__ == "OperationalError" and _sqlite_name(error) is None
+def _original(error: SQLAlchemyError) -> BaseException | None:
+    return getattr(error, "orig", None)

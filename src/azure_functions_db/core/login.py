@@ -27,16 +27,16 @@ def log_in_with_tokens(engine: Engine, credential: TokenCredential | Literal["de
     """Ask the credential for a token whenever the engine opens a connection."""
     from sqlalchemy import event
 
-    scope = _SCOPES.get(engine.dialect.name)
-    if scope is None:
-        raise ConfigurationError(f"credential= does not work with the dialect {engine.dialect.name!r}")
-    source = _default_credential() if credential == "default" else credential
+    dialect = engine.dialect
+    if dialect.name not in _SCOPES or (dialect.name == "mssql" and dialect.driver != "pyodbc"):
+        raise ConfigurationError(f"credential= does not work with {dialect.name}+{dialect.driver}")
+    source = _default_credential() if isinstance(credential, str) else credential
 
     @event.listens_for(engine, "do_connect")
-    def supply_token(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
-        token = _fresh_token(source, scope)
-        if engine.dialect.name == "mssql":
-            parameters["attrs_before"] = {_ODBC_ACCESS_TOKEN: _odbc_token(token)}
+    def supply_token(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> None:
+        token = _fresh_token(source, _SCOPES[dialect.name])
+        if dialect.name == "mssql":
+            _give_odbc_token(arguments, parameters, token)
         else:
             parameters["password"] = token
 
@@ -48,9 +48,12 @@ def _fresh_token(credential: TokenCredential, scope: str) -> str:
         raise DbConnectionError(f"No Entra token for the database: {type(refused).__name__}") from refused
 
 
-def _odbc_token(token: str) -> bytes:
+def _give_odbc_token(arguments: list[Any], parameters: dict[str, Any], token: str) -> None:
+    # SQLAlchemy asks for integrated security where the URL names no user; a token excludes that.
+    arguments[0] = arguments[0].replace(";Trusted_Connection=Yes", "")
     encoded = token.encode("utf-16-le")
-    return struct.pack(f"<I{len(encoded)}s", len(encoded), encoded)
+    packed = struct.pack(f"<I{len(encoded)}s", len(encoded), encoded)
+    parameters["attrs_before"] = {**parameters.get("attrs_before", {}), _ODBC_ACCESS_TOKEN: packed}
 
 
 def _default_credential() -> TokenCredential:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Engine
 
 _IDLE_SINCE = "azfdb_idle_since"
+# A connection that a network device has forgotten swallows what is sent, for many minutes.
+_ANSWER_WITHIN_MS = 5_000
 
 
-def check_idle_connections(
-    engine: Engine, idle_seconds: float, clock: Callable[[], float] = time.monotonic
-) -> None:
+def check_idle_connections(engine: Engine, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
     """Ping a connection before use when it was idle for long, or when its socket has news.
 
     A server that ends a session says so on the socket. Looking costs no round trip, so a
     restarted server or a terminated session is noticed even on a busy pool.
     """
     from sqlalchemy import event
-    from sqlalchemy.exc import DisconnectionError
+    from sqlalchemy.exc import InvalidatePoolError
 
     @event.listens_for(engine, "checkin")
     def remember(_connection: Any, record: Any) -> None:
@@ -34,32 +37,55 @@ def check_idle_connections(
         idle_since = record.info.get(_IDLE_SINCE)
         if idle_since is None:
             return
-        rested_long = clock() - idle_since > idle_seconds
-        if (rested_long or _has_news(connection)) and not _answers(engine, connection):
-            raise DisconnectionError
+        descriptor = _descriptor(connection)
+        doubtful = clock() - idle_since > idle_seconds or _has_news(descriptor)
+        if doubtful and not _answers(engine, connection, descriptor):
+            # What ended this connection has most likely ended its neighbours too.
+            raise InvalidatePoolError
 
 
-def _answers(engine: Engine, connection: Any) -> bool:
-    try:
-        return engine.dialect.do_ping(connection)
-    except engine.dialect.loaded_dbapi.Error:
-        return False
-
-
-def _has_news(connection: Any) -> bool:
-    """Tell whether something unasked-for waits on the connection's socket."""
-    descriptor = _descriptor(connection)
-    if descriptor is None:
-        return False
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(0))
+def _answers(engine: Engine, connection: Any, descriptor: int | None) -> bool:
+    with _impatient(descriptor):
+        try:
+            return engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error:
+            return False
 
 
 def _descriptor(connection: Any) -> int | None:
-    # psycopg tells its descriptor; PyMySQL keeps its socket to itself.
+    # psycopg tells its descriptor; PyMySQL keeps its socket to itself; others have none to show.
     owner = connection if hasattr(connection, "fileno") else getattr(connection, "_sock", None)
     try:
         return None if owner is None else int(owner.fileno())
     except Exception:  # noqa: BLE001 - a closed connection has many ways to say so
         return None
+
+
+def _has_news(descriptor: int | None) -> bool:
+    """Tell whether something unasked-for waits on the connection's socket."""
+    if descriptor is None or descriptor < 0:
+        return False
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
+
+
+@contextmanager
+def _impatient(descriptor: int | None) -> Iterator[None]:
+    """Give a connection up after seconds without an acknowledgment, where the system can do that."""
+    if descriptor is None or descriptor < 0 or not hasattr(socket, "TCP_USER_TIMEOUT"):
+        yield
+        return
+    with socket.socket(fileno=os.dup(descriptor)) as same_connection:
+        _set_user_timeout(same_connection, _ANSWER_WITHIN_MS)
+        try:
+            yield
+        finally:
+            _set_user_timeout(same_connection, 0)
+
+
+def _set_user_timeout(connection: socket.socket, milliseconds: int) -> None:
+    with suppress(OSError):  # not a TCP connection, or already closed
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import re
-
-_USER_INFO = re.compile(r"(?P<head>[a-z][\w+.-]*://[^:/?#@]*:)(?P<secret>[^/?#]*)(?=@)", re.IGNORECASE)
-_SECRET_NAME = r"(?:password|passwd|pwd|pass|secret|token|accountkey|sharedaccesskey|sharedaccesssignature|sig)"
-_ASSIGNMENT = re.compile(
-    rf"(?P<head>\b[\w-]*{_SECRET_NAME}\s*(?:=|%3D)\s*)(?P<secret>\{{[^}}]*\}}|[^;&\s'\"]+)",
-    re.IGNORECASE,
-)
-_SECRET_KEY = re.compile(_SECRET_NAME, re.IGNORECASE)
+from collections.abc import Mapping
 
 MASK = "***"
+
+# In doubt too much is hidden: a password may itself hold slashes, spaces and at signs.
+_USER_INFO = re.compile(r"(?P<head>[a-z][\w+.-]*://[^:/?#\s]*:)[^\r\n]*(?=@)", re.IGNORECASE)
+_NAME = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|credential|api_?key|account_?key|access_?key|signature|sig)"
+_QUOTED = r"""\{(?:[^}]|\}\})*\}|"[^"]*"|'[^']*'"""
+_ASSIGNMENT = re.compile(
+    rf"""(?P<head>\b[\w-]*{_NAME}(?:\s*=\s*|%3D|["']\s*:\s*))(?:{_QUOTED}|[^;&\r\n]+)""",
+    re.IGNORECASE,
+)
+_JWT = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*")
+_SECRET_KEY = re.compile(_NAME, re.IGNORECASE)
 
 
 def masked(text: str) -> str:
     """Return the text with the secrets of URLs and connection strings replaced by ``***``."""
     hidden = _USER_INFO.sub(rf"\g<head>{MASK}", text)
-    return _ASSIGNMENT.sub(rf"\g<head>{MASK}", hidden)
+    hidden = _ASSIGNMENT.sub(rf"\g<head>{MASK}", hidden)
+    return _JWT.sub(MASK, hidden)
 
 
 def masked_value(name: str, value: object) -> object:
     """Return a named option's value in a form that may be shown."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
     if _SECRET_KEY.search(name):
         return MASK
-    if isinstance(value, str):
-        return masked(value)
-    if isinstance(value, dict):
-        return {key: masked_value(str(key), inner) for key, inner in value.items()}
-    return value
+    match value:
+        case str():
+            return masked(value)
+        case Mapping():
+            return {key: masked_value(str(key), inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [masked_value(name, inner) for inner in value]
+        case _:
+            # Anything may hide in the repr of a foreign object; its type is enough.
+            return f"<{type(value).__name__}>"

@@ -8,30 +8,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from azure_functions_db.core.errors import CursorSerializationError
-from azure_functions_db.core.types import CursorPart
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.types import CursorPart
 
 _PLAIN = {str: "text", int: "integer", float: "float", bool: "boolean", type(None): "null"}
-# A datetime is a date too: it has to be asked for first.
-_TAGGED: dict[type, tuple[str, Callable[[Any], str]]] = {
-    dt.datetime: ("timestamp", lambda value: datetime_text(value)),
-    dt.date: ("date", dt.date.isoformat),
-    dt.time: ("time", dt.time.isoformat),
-    Decimal: ("decimal", str),
-    UUID: ("uuid", str),
-    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
-}
-_READERS: dict[str, Callable[[str], CursorPart]] = {
-    "timestamp": dt.datetime.fromisoformat,
-    "date": dt.date.fromisoformat,
-    "time": dt.time.fromisoformat,
-    "decimal": Decimal,
-    "uuid": UUID,
-    "bytes": lambda text: base64.b64decode(text, validate=True),
-}
+_PLAIN_KINDS = frozenset(_PLAIN.values())
 
 
 def datetime_text(value: dt.datetime) -> str:
@@ -40,10 +26,30 @@ def datetime_text(value: dt.datetime) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
 
 
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+# A datetime is a date too: it has to be asked for first.
+_TAGGED: dict[type, tuple[str, Callable[[Any], str], Callable[[str], CursorPart]]] = {
+    dt.datetime: ("timestamp", datetime_text, dt.datetime.fromisoformat),
+    dt.date: ("date", dt.date.isoformat, dt.date.fromisoformat),
+    dt.time: ("time", dt.time.isoformat, dt.time.fromisoformat),
+    Decimal: ("decimal", str, Decimal),
+    UUID: ("uuid", str, UUID),
+    bytes: ("bytes", _base64, _from_base64),
+}
+_READERS = {kind: read for kind, _, read in _TAGGED.values()}
+
+
 def serialize_part(value: CursorPart) -> Any:
     """Return a cursor or key value in the JSON form that `deserialize_part` reads back."""
     kind, plain = _encoded(value)
-    return plain if kind in _PLAIN.values() else {"type": kind, "value": plain}
+    return plain if kind in _PLAIN_KINDS else {"type": kind, "value": plain}
 
 
 def deserialize_part(written: Any) -> CursorPart:
@@ -99,35 +105,44 @@ def json_safe(value: Any) -> Any:
             return json_safe(bytes(value))
         case Mapping():
             return {str(key): json_safe(inner) for key, inner in value.items()}
-        case list() | tuple() | set() | frozenset():
+        case set() | frozenset():
+            return sorted((json_safe(inner) for inner in value), key=str)
+        case list() | tuple():
             return [json_safe(inner) for inner in value]
         case _:
-            return _tag_and_text(value)[1] if _tag_of(value) else str(value)
+            known = _known_type(value)
+            return str(value) if known is None else _TAGGED[known][1](value)
 
 
 def _encoded(value: CursorPart) -> tuple[str, Any]:
-    if isinstance(value, float) and not math.isfinite(value):
+    """Return what kind of value this is, and the form in which JSON can hold it."""
+    if not _is_finite(value):
         raise CursorSerializationError("A cursor cannot be NaN or infinite")
-    for plain_type, kind in _PLAIN.items():
-        if type(value) is plain_type:
-            return kind, value
-    return _tag_and_text(value)
-
-
-def _tag_of(value: Any) -> type | None:
-    return next((known for known in _TAGGED if isinstance(value, known)), None)
-
-
-def _tag_and_text(value: Any) -> tuple[str, str]:
-    known = _tag_of(value)
+    if (plain_kind := _PLAIN.get(type(value))) is not None:
+        return plain_kind, value
+    known = _known_type(value)
     if known is None:
         raise CursorSerializationError(f"A value of type {type(value).__name__} cannot be a cursor or key")
-    kind, text_of = _TAGGED[known]
+    kind, text_of, _ = _TAGGED[known]
     return kind, text_of(value)
 
 
+def _is_finite(value: CursorPart) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case Decimal():
+            return value.is_finite()
+        case _:
+            return True
+
+
+def _known_type(value: object) -> type | None:
+    return next((known for known in _TAGGED if isinstance(value, known)), None)
+
+
 def _decoded(kind: str, plain: Any) -> CursorPart:
-    if kind in _PLAIN.values():
+    if kind in _PLAIN_KINDS:
         return _checked_plain(kind, plain)
     try:
         return _READERS[kind](plain)
@@ -136,6 +151,8 @@ def _decoded(kind: str, plain: Any) -> CursorPart:
 
 
 def _checked_plain(kind: str, plain: Any) -> CursorPart:
+    if kind == "float" and type(plain) is int:  # other tools write 3.0 as 3
+        return float(plain)
     if _PLAIN.get(type(plain)) != kind:
         raise CursorSerializationError(f"The checkpoint says {kind!r} but holds a {type(plain).__name__}")
     return plain  # type: ignore[no-any-return]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, TypeVar
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.failures import is_schema_change
+from azure_functions_db.core.transactions import ambient_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,6 +45,17 @@ _caches: weakref.WeakKeyDictionary[Engine, _Reflections] = weakref.WeakKeyDictio
 _caches_lock = threading.Lock()
 
 
+def _after_fork() -> None:
+    # Another thread of the parent may have held one of the locks: here nobody would ever open it.
+    global _caches_lock  # noqa: PLW0603 - a lock cannot be made free again, only made anew
+    _caches_lock = threading.Lock()
+    _caches.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def table_of(engine: Engine, name: str, schema: str | None = None) -> Table:
     """Return the table's description; an unknown table is a `ConfigurationError`."""
     return _cache_of(engine).get(engine, name, schema)
@@ -66,12 +79,22 @@ def with_current_table(engine: Engine, name: str, schema: str | None, work: Call
     try:
         return work(known)
     except DBAPIError as failure:
-        if not is_schema_change(failure):
+        # A transaction shared with others cannot be begun again from here.
+        if not is_schema_change(failure) or ambient_connection(engine) is not None:
             raise
         current = refreshed(engine, known)
         if _shape(current) == _shape(known):
             raise
     return work(current)
+
+
+def table_with(engine: Engine, name: str, schema: str | None, columns: Iterable[str]) -> Table:
+    """Return the table's description, read again if it knows less than these columns.
+
+    A migration may have added them since; the caller tells which of them are still unknown.
+    """
+    known = table_of(engine, name, schema)
+    return refreshed(engine, known) if unknown_columns(known, columns) else known
 
 
 def unknown_columns(table: Table, names: Iterable[str]) -> list[str]:
@@ -92,8 +115,10 @@ def _reflected(engine: Engine, name: str, schema: str | None) -> Table:
     from sqlalchemy import MetaData, Table
     from sqlalchemy.exc import NoSuchTableError
 
+    # Inside a shared transaction a second connection might not be there to be had.
+    described_by = ambient_connection(engine) or engine
     try:
-        return Table(name, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
+        return Table(name, MetaData(), schema=schema, autoload_with=described_by, resolve_fks=False)
     except NoSuchTableError:
         full = f"{schema}.{name}" if schema else name
         raise ConfigurationError(f"There is no table {full!r} in the database", table=full) from None

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from azure_functions_db.core.bridge import PinnedThread, awaited_on, finished, in_thread
+
+invocation: ContextVar[str] = ContextVar("invocation", default="none")
+
+
+async def test_blocking_work_runs_elsewhere_in_the_same_context() -> None:
+    invocation.set("seven")
+    where, who = await in_thread(lambda: (threading.current_thread(), invocation.get()))
+    assert where is not threading.current_thread()
+    assert who == "seven"
+
+
+async def test_an_error_of_blocking_work_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
+
+
+async def test_a_pinned_thread_is_always_the_same_and_keeps_its_context() -> None:
+    invocation.set("seven")
+    pinned = PinnedThread()
+    first = await pinned.run(lambda: (threading.current_thread(), invocation.get()))
+    await pinned.run(lambda: invocation.set("set on the thread"))
+    second = await pinned.run(lambda: (threading.current_thread(), invocation.get()))
+    pinned.close()
+    assert first == (second[0], "seven")
+    assert second[1] == "set on the thread"
+    assert invocation.get() == "seven"
+
+
+async def test_a_closed_pinned_thread_ends_once_its_work_is_done() -> None:
+    pinned = PinnedThread()
+    thread = await pinned.run(threading.current_thread)
+    pinned.close()
+    await in_thread(thread.join, 10)
+    assert not thread.is_alive()
+
+
+async def test_work_on_a_pinned_thread_follows_cancelled_work_in_order() -> None:
+    pinned, go, done = PinnedThread(), threading.Event(), list[str]()
+    first = asyncio.create_task(pinned.run(lambda: (go.wait(10), done.append("first"))))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(pinned.run(lambda: done.append("second")))
+    go.set()
+    await second
+    pinned.close()
+    assert done == ["first", "second"]
+
+
+async def test_work_that_must_not_be_cut_short_ends_before_the_cancellation() -> None:
+    pinned, go, ended = PinnedThread(), threading.Event(), threading.Event()
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        loop.call_soon_threadsafe(started.set)
+        go.wait(10)
+        ended.set()
+
+    waiter = asyncio.create_task(pinned.run_to_end(work))
+    await started.wait()
+    for _ in range(2):
+        waiter.cancel()
+        await asyncio.sleep(0)
+        assert not waiter.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    pinned.close()
+    assert ended.is_set()
+
+
+async def test_finished_work_gives_its_result_or_its_error() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    assert await finished(asyncio.sleep(0, "result")) == "result"
+    with pytest.raises(ZeroDivisionError):
+        await finished(fail())
+
+
+async def test_a_cancellation_tells_how_the_unfinished_work_failed() -> None:
+    go = asyncio.Event()
+
+    async def fail() -> None:
+        await go.wait()
+        raise ZeroDivisionError
+
+    waiter = asyncio.create_task(finished(fail()))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await waiter
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_work_that_is_itself_cancelled_says_so() -> None:
+    inner = asyncio.get_running_loop().create_future()
+    inner.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await finished(inner)
+
+
+async def test_a_thread_awaits_a_coroutine_on_the_hosts_loop_in_its_own_context() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def handler() -> tuple[object, str]:
+        return asyncio.get_running_loop(), invocation.get()
+
+    def tick() -> tuple[object, str]:
+        invocation.set("of the tick")
+        return awaited_on(loop, handler)
+
+    assert await in_thread(tick) == (loop, "of the tick")
+
+
+async def test_many_ticks_whose_handlers_want_threads_too_do_not_starve_each_other() -> None:
+    loop = asyncio.get_running_loop()
+    all_ticks_run = threading.Barrier(60)
+
+    async def handler() -> int:
+        return await in_thread(lambda: 1)
+
+    def tick() -> int:
+        all_ticks_run.wait(10)
+        return awaited_on(loop, handler)
+
+    assert sum(await asyncio.gather(*(in_thread(tick) for _ in range(60)))) == 60
+
+
+async def test_an_error_of_the_awaited_coroutine_reaches_the_thread() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def handler() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(awaited_on, loop, handler)
