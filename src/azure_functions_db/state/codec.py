@@ -12,6 +12,8 @@ from azure_functions_db.core.types import LeaseView
 from azure_functions_db.state.document import Document
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from azure_functions_db.core.types import Checkpoint
 
 FORMAT_VERSION = 1
@@ -122,7 +124,7 @@ def _lease(written: dict[str, Any], poller_name: str) -> LeaseView | None:
             raise unreadable(poller_name, "has no lease entry")
 
 
-def _time(lease: dict[str, Any], name: str, poller_name: str) -> dt.datetime:
+def _time(lease: Mapping[Any, Any], name: str, poller_name: str) -> dt.datetime:
     try:
         moment = dt.datetime.fromisoformat(lease[name])
     except (KeyError, TypeError, ValueError):

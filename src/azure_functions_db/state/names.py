@@ -39,7 +39,7 @@ def poller_of(encoded: str) -> str:
     return unquote(encoded)
 
 
-def _encoded(what: str, name: str) -> str:
+def _encoded(what: str, name: object) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigurationError(f"The {what} must be a text that is not empty")
     quoted = _without_outer_dots(quote(name, safe=""))

@@ -45,9 +45,7 @@ class Resets:
         """Forget the position and the source's definition, as if the poller had never run."""
         return self._rewrite(poller_name, lambda _: Document(poller_name), force=force)
 
-    def reset_to_checkpoint(
-        self, poller_name: str, file: str | PathLike[str], *, force: bool = False
-    ) -> StateChange:
+    def reset_to_checkpoint(self, poller_name: str, file: str | PathLike[str], *, force: bool = False) -> StateChange:
         """Restore the position from a JSON file: a checkpoint, or a whole document as it was saved."""
         checkpoint, fingerprint = _saved(Path(file))
 
@@ -75,9 +73,7 @@ class Resets:
                     f"Poller {new_poller_name!r} has a checkpoint of its own; force=True replaces it",
                     poller_name=new_poller_name,
                 )
-            return Document(
-                new_poller_name, origin["checkpoint"], source_fingerprint=origin["source_fingerprint"]
-            )
+            return Document(new_poller_name, origin["checkpoint"], source_fingerprint=origin["source_fingerprint"])
 
         return self._rewrite(new_poller_name, cloned, force=force)
 
