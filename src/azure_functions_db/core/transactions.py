@@ -32,3 +32,13 @@ def ambient_transaction(engine: Engine) -> Iterator[Connection]:
             yield connection
         finally:
             _open.reset(token)
+
+
+@contextmanager
+def outside_transactions() -> Iterator[None]:
+    """Do what must take effect at once and on a connection of its own, whatever is open here."""
+    token = _open.set({})
+    try:
+        yield
+    finally:
+        _open.reset(token)

@@ -1,0 +1,158 @@
+"""State in Azure Blob Storage: one blob per poller, written only against its ETag."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, assert_never
+
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.settings import expanded
+from azure_functions_db.state.azure import ByConnectionString, ByIdentity, asked, error_code, storage_account
+from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.names import poller_of
+from azure_functions_db.state.store import DocumentStateStore, utc_now
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable
+
+    from azure.storage.blob import ContainerClient
+
+    from azure_functions_db.state.backend import Version
+    from azure_functions_db.state.names import DocumentName
+
+_SUFFIX = ".json"
+_ABSENT = {"BlobNotFound", "ContainerNotFound"}
+_REFUSED = {"ConditionNotMet", "BlobAlreadyExists", "BlobNotFound"}
+
+
+class BlobBackend:
+    """Blobs at ``state/{app}/{poller}.json``; the container is made when it turns out to be missing."""
+
+    def __init__(self, connect: Callable[[], ContainerClient]) -> None:
+        self._connect = connect
+        self._not_in_old_place: set[str] = set()
+
+    @cached_property
+    def _container(self) -> ContainerClient:
+        return self._connect()
+
+    def read(self, name: DocumentName) -> Stored | None:
+        """Return the document, or None where there is none."""
+        return asked(poller_of(name.poller), lambda: self._read(_path(name)) or self._read_old(name))
+
+    def create(self, name: DocumentName, content: bytes) -> Version | None:
+        """Write a new document and return its version; None when there is one already."""
+        return asked(poller_of(name.poller), lambda: self._create(_path(name), content))
+
+    def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
+        """Write over the version that was read; None when it is no longer the current one."""
+        return asked(poller_of(name.poller), lambda: self._replace(_path(name), content, version))
+
+    def pollers(self, app: str) -> Iterable[str]:
+        """Return the encoded poller names that have a document, of one encoded app."""
+        prefix = f"state/{app}/"
+        paths = asked(None, lambda: list(self._container.list_blob_names(name_starts_with=prefix)))
+        return [path.removeprefix(prefix).removesuffix(_SUFFIX) for path in paths]
+
+    def _read(self, path: str) -> Stored | None:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        try:
+            download = self._container.download_blob(path)
+            return Stored(download.readall(), download.properties.etag)
+        except ResourceNotFoundError as failure:
+            if error_code(failure) not in _ABSENT:
+                raise
+            return None
+
+    def _read_old(self, name: DocumentName) -> Stored | None:
+        """Read the document of a version before 1.0, which had no app in its path; it is carried over."""
+        poller_name = poller_of(name.poller)
+        if poller_name in self._not_in_old_place or "/" in poller_name:
+            return None
+        old = self._read(f"state/{poller_name}{_SUFFIX}")
+        if old is None:
+            self._not_in_old_place.add(poller_name)
+            return None
+        return Stored(old.content, None)
+
+    def _create(self, path: str, content: bytes) -> Version | None:
+        from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
+
+        try:
+            return self._upload(path, content, overwrite=False)
+        except ResourceNotFoundError as failure:
+            if error_code(failure) != "ContainerNotFound":
+                raise
+        try:
+            self._container.create_container()
+        except ResourceExistsError as failure:
+            if error_code(failure) != "ContainerAlreadyExists":
+                raise
+        return self._upload(path, content, overwrite=False)
+
+    def _replace(self, path: str, content: bytes, version: Version) -> Version | None:
+        from azure.core import MatchConditions
+
+        condition = MatchConditions.IfNotModified
+        return self._upload(path, content, overwrite=True, etag=version, match_condition=condition)
+
+    def _upload(self, path: str, content: bytes, **condition: Any) -> Version | None:
+        from azure.core.exceptions import HttpResponseError
+
+        try:
+            answer = self._container.get_blob_client(path).upload_blob(content, **condition)
+        except HttpResponseError as failure:
+            if error_code(failure) not in _REFUSED:
+                raise
+            return None
+        return str(answer["etag"])
+
+
+class BlobCheckpointStore(DocumentStateStore):
+    """Keeps state in a blob container, at ``state/{app_name}/{poller_name}.json``.
+
+    Give a ``container_client``, or let ``connection`` name the app setting of the storage
+    account: a connection string, or identity-based settings as Functions itself reads them.
+    ``app_name`` is the Function app's own name by default. Nothing is contacted before the
+    first use.
+    """
+
+    def __init__(
+        self,
+        *,
+        container_client: ContainerClient | None = None,
+        connection: str = "AzureWebJobsStorage",
+        container: str = "db-state",
+        source_fingerprint: str | None = None,
+        app_name: str | None = None,
+        clock: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
+        def connect() -> ContainerClient:
+            return container_client or _connected(connection, expanded(container))
+
+        super().__init__(BlobBackend(connect), source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
+
+
+def _path(name: DocumentName) -> str:
+    return f"state/{name.app}/{name.poller}{_SUFFIX}"
+
+
+def _connected(connection: str, container: str) -> ContainerClient:
+    from azure.storage.blob import ContainerClient, ExponentialRetry
+
+    # The SDK's own policy waits 15 seconds before its first retry: a good part of a lease.
+    retries = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3)
+    match storage_account(connection, "blob"):
+        case ByConnectionString(text):
+            try:
+                return ContainerClient.from_connection_string(text, container, retry_policy=retries)
+            except ValueError:
+                raise ConfigurationError(
+                    f"The app setting {connection} is no storage connection string", setting=connection
+                ) from None
+        case ByIdentity(uri, credential):
+            return ContainerClient(uri, container, credential=credential, retry_policy=retries)
+        case other:
+            assert_never(other)

@@ -1,0 +1,122 @@
+"""State in files, for local runs; several processes may share a directory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.locking import locked
+from azure_functions_db.state.store import DocumentStateStore, utc_now
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Iterator
+
+    from azure_functions_db.state.backend import Version
+    from azure_functions_db.state.names import DocumentName
+
+_SUFFIX = ".json"
+
+
+class FileBackend:
+    """One file per document, ``{directory}/{app}/{poller}.json``; its content is its version.
+
+    A document is only ever replaced as a whole, under a lock file of its own beside it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self, name: DocumentName) -> Stored | None:
+        """Return the document, or None where there is none."""
+        with _failures_of(name):
+            content = _content(self._path(name))
+        return None if content is None else Stored(content, content)
+
+    def create(self, name: DocumentName, content: bytes) -> Version | None:
+        """Write a new document and return its version; None when there is one already."""
+        return self._swap(name, None, content)
+
+    def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
+        """Write over the version that was read; None when it is no longer the current one."""
+        return self._swap(name, version, content)
+
+    def pollers(self, app: str) -> Iterable[str]:
+        """Return the encoded poller names that have a document, of one encoded app."""
+        return [path.name.removesuffix(_SUFFIX) for path in (self._directory / app).glob(f"*{_SUFFIX}")]
+
+    def _swap(self, name: DocumentName, expected: Version | None, content: bytes) -> Version | None:
+        path = self._path(name)
+        with _failures_of(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path.with_suffix(".lock")):
+                if _content(path) != expected:
+                    return None
+                _replace_whole(path, content)
+        return content
+
+    def _path(self, name: DocumentName) -> Path:
+        return self._directory / name.app / f"{name.poller}{_SUFFIX}"
+
+
+class FileStateStore(DocumentStateStore):
+    """Keeps state in a directory; safe across processes of one machine, and across a crash."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        source_fingerprint: str | None = None,
+        app_name: str | None = None,
+        clock: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
+        backend = FileBackend(Path(path))
+        super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _replace_whole(path: Path, content: bytes) -> None:
+    """Put the content in place so that a crash leaves either the old file or the new one."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name == "nt":
+        return  # Windows keeps no handle on a directory and needs none.
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _failures_of(name: DocumentName) -> Iterator[None]:
+    try:
+        yield
+    except OSError as failure:
+        raise StateStoreError(
+            f"The state file of poller {name.poller!r} cannot be used: {failure.strerror} ({failure.filename})",
+            poller_name=name.poller,
+        ) from failure

@@ -1,0 +1,157 @@
+"""What an operator may do to a poller's state; each act tells the state before and after it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.serializers import serialize_position
+from azure_functions_db.state.codec import as_dict, decoded
+from azure_functions_db.state.document import Document, broken, is_free, lease_conflict, lost_race
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Mapping
+    from os import PathLike
+
+    from azure_functions_db.core.types import Checkpoint, CursorPart
+    from azure_functions_db.state.backend import Backend, Stored, Version
+    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.slots import Sight
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A state document before and after an operator's act; there may have been none before."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+
+
+class Resets:
+    """The operator's acts on a state store.
+
+    All are refused while a lease is alive (`LeaseConflictError`). ``force=True`` breaks the
+    lease: its holder then fails to commit. It also replaces a document that cannot be read.
+    """
+
+    _backend: Backend
+    _clock: Callable[[], dt.datetime]
+
+    def reset_to_beginning(self, poller_name: str, *, force: bool = False) -> StateChange:
+        """Forget the position and the source's definition, as if the poller had never run."""
+        return self._rewrite(poller_name, lambda _: Document(poller_name), force=force)
+
+    def reset_to_checkpoint(self, poller_name: str, file: str | PathLike[str], *, force: bool = False) -> StateChange:
+        """Restore the position from a JSON file: a checkpoint, or a whole document as it was saved."""
+        checkpoint, fingerprint = _saved(Path(file))
+
+        def restored(current: Document) -> Document:
+            return Document(poller_name, checkpoint, source_fingerprint=fingerprint or current.source_fingerprint)
+
+        return self._rewrite(poller_name, restored, force=force)
+
+    def reset_to_cursor(
+        self, poller_name: str, value: CursorPart, pk: Mapping[str, CursorPart], *, force: bool = False
+    ) -> StateChange:
+        """Continue after the row with this cursor value and key; the next tick's source owns the position."""
+        checkpoint = {"cursor": serialize_position(value, pk)}
+        return self._rewrite(poller_name, lambda _: Document(poller_name, checkpoint), force=force)
+
+    def clone_checkpoint(self, poller_name: str, new_poller_name: str, *, force: bool = False) -> StateChange:
+        """Give another poller this one's position; one that has a position of its own only by force."""
+        origin = self.inspect(poller_name)
+        if origin is None:
+            raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
+
+        def cloned(current: Document) -> Document:
+            if current.checkpoint and not force:
+                raise StateStoreError(
+                    f"Poller {new_poller_name!r} has a checkpoint of its own; force=True replaces it",
+                    poller_name=new_poller_name,
+                )
+            return Document(new_poller_name, origin["checkpoint"], source_fingerprint=origin["source_fingerprint"])
+
+        return self._rewrite(new_poller_name, cloned, force=force)
+
+    def adopt_fingerprint(self, poller_name: str, fingerprint: str, *, force: bool = False) -> StateChange:
+        """Declare that the stored position holds for a changed source as well."""
+        return self._rewrite(
+            poller_name, lambda current: replace(current, source_fingerprint=fingerprint), force=force, must_exist=True
+        )
+
+    def break_lease(self, poller_name: str) -> StateChange:
+        """Free a lease at once, whoever holds it; the holder cannot commit any more."""
+        return self._rewrite(poller_name, lambda current: current, force=True, must_exist=True)
+
+    def inspect(self, poller_name: str) -> dict[str, Any] | None:
+        """Return a poller's document as its JSON has it; None where there is none."""
+        stored = self._backend.read(self._name(poller_name))
+        return None if stored is None else as_dict(decoded(stored.content, poller_name))
+
+    def _rewrite(
+        self,
+        poller_name: str,
+        change: Callable[[Document], Document],
+        *,
+        force: bool,
+        must_exist: bool = False,
+    ) -> StateChange:
+        """Change a document that nobody is working with; whoever held its lease is shut out."""
+        stored = self._backend.read(self._name(poller_name))
+        if stored is None and must_exist:
+            raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
+        before = _readable(stored, poller_name, force=force)
+        now = self._clock()
+        if not force and not is_free(before, now):
+            raise lease_conflict(before)
+        after = replace(change(before), lease=broken(before, now).lease)
+        won, _ = self._swap(after, stored.version if stored else None)
+        if not won:
+            raise lost_race(poller_name)
+        return StateChange(_shown(stored, poller_name), as_dict(after))
+
+    def _name(self, poller_name: str) -> DocumentName:
+        raise NotImplementedError
+
+    def _swap(self, wanted: Document, version: Version | None) -> tuple[bool, Sight | None]:
+        raise NotImplementedError
+
+
+def _readable(stored: Stored | None, poller_name: str, *, force: bool) -> Document:
+    """Return the document; by force, a fresh one in place of none that can be read."""
+    if stored is None:
+        return Document(poller_name)
+    try:
+        return decoded(stored.content, poller_name)
+    except StateStoreError:
+        if not force:
+            raise
+        return Document(poller_name)
+
+
+def _shown(stored: Stored | None, poller_name: str) -> dict[str, Any] | None:
+    if stored is None:
+        return None
+    try:
+        return as_dict(decoded(stored.content, poller_name))
+    except StateStoreError:
+        return {"unreadable": stored.content.decode(errors="replace")}
+
+
+def _saved(file: Path) -> tuple[Checkpoint, str | None]:
+    try:
+        written = json.loads(file.read_bytes())
+    except (OSError, ValueError) as failure:
+        raise ConfigurationError(f"The checkpoint cannot be read from {file}: {failure}") from None
+    match written:
+        case {"version": _, "poller_name": str() as name}:
+            document = decoded(json.dumps(written).encode(), name)
+            return document.checkpoint, document.source_fingerprint
+        case dict() if written:
+            return written, None
+        case _:
+            raise ConfigurationError(f"{file} holds no checkpoint; an empty one would start from the beginning")
