@@ -13,6 +13,7 @@ from azure_functions_db.decorator.partitions import pollers_of
 from azure_functions_db.decorator.plan import with_injection, with_polling
 from azure_functions_db.decorator.polling import Polling
 from azure_functions_db.decorator.resolvers import resolver_of
+from azure_functions_db.decorator.signature import handler_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +86,7 @@ class DbBindings:
 
         def decorate(fn: Function) -> Function:
             settings = {**options, "checkpoint_store": checkpoint_store}
-            pollers = pollers_of(name or getattr(fn, "__name__", ""), source, partitions, settings)
+            pollers = pollers_of(name or handler_name(fn), source, partitions, settings)
             return with_polling(fn, Polling(checked_name(arg_name), pollers, chosen))
 
         return decorate
@@ -170,7 +171,7 @@ class DbBindings:
         return lambda fn: with_injection(fn, injection)
 
 
-def checked_name(arg_name: str) -> str:
+def checked_name(arg_name: Any) -> str:
     """Return the parameter name, refusing what can be none."""
     if not isinstance(arg_name, str) or not arg_name.isidentifier():
         raise ConfigurationError(
@@ -180,7 +181,7 @@ def checked_name(arg_name: str) -> str:
     return arg_name
 
 
-def checked_table(table: str) -> str:
+def checked_table(table: Any) -> str:
     """Return the table name, refusing an empty one."""
     if not isinstance(table, str) or not table.strip():
         raise ConfigurationError("table= must name the table to write to")

@@ -30,7 +30,7 @@ class ByQuery:
     """The rows of a query."""
 
     sql: str
-    params: Values | None
+    params: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class InputInjection:
     def check(self, available: Collection[str]) -> None:
         """Check that key and parameters are made from what the handler is called with."""
         values = self.selection.key if isinstance(self.selection, ByKey) else self.selection.params
-        if values is not None:
-            values.check(available)
+        values.check(available)
 
     @contextmanager
     def opened(self, given: Mapping[str, Any]) -> Iterator[Any]:
@@ -74,10 +73,7 @@ class InputInjection:
         match self.selection:
             case ByKey(key):
                 return reader.get(pk=key.resolve(given), model=self.model)
-            case ByQuery(sql, None):
-                # The query is the developer's own text, written at the decorator: nothing to warn about.
-                return reader.query(sql, params={}, model=self.model)
-            case ByQuery(sql, Values() as params):
+            case ByQuery(sql, params):
                 return reader.query(sql, params=params.resolve(given), model=self.model)
             case _:
                 assert_never(self.selection)
@@ -113,12 +109,13 @@ def _by_key(table: str | None, pk: Any, params: Any) -> ByKey:
     return ByKey(values_of("pk", pk))
 
 
-def _by_query(table: str | None, query: str, params: Any) -> ByQuery:
+def _by_query(table: str | None, query: Any, params: Any) -> ByQuery:
     if table is not None:
         raise ConfigurationError("A query names its tables itself: leave out table=, or use pk= instead of query=")
     if not isinstance(query, str) or not query.strip():
         raise ConfigurationError("query= must be the text of an SQL query")
-    return ByQuery(query, None if params is None else values_of("params", params))
+    # Without params= there are none: the text is the developer's own, so the reader need not warn of it.
+    return ByQuery(query, values_of("params", {} if params is None else params))
 
 
 def is_required(on_not_found: str) -> bool:
@@ -132,7 +129,7 @@ def is_required(on_not_found: str) -> bool:
             raise ConfigurationError(f"on_not_found= is 'none' or 'raise', not {on_not_found!r}")
 
 
-def checked_model(model: type[Any] | None) -> type[Any] | None:
+def checked_model(model: Any) -> type[Any] | None:
     """Return the model, refusing what is no Pydantic model class."""
     if model is not None and not (isinstance(model, type) and hasattr(model, "model_validate")):
         raise ConfigurationError(f"model= must be a Pydantic model class, not {model!r}")

@@ -23,9 +23,7 @@ def get_db_metadata(fn: Any) -> dict[str, Any] | None:
     return copy.deepcopy(noted.get(_NAMESPACE)) if isinstance(noted, dict) else None
 
 
-def note_metadata(
-    fn: Callable[..., Any], bindings: list[dict[str, Any]], injections: list[dict[str, Any]]
-) -> None:
+def note_metadata(fn: Callable[..., Any], bindings: list[dict[str, Any]], injections: list[dict[str, Any]]) -> None:
     """Note what the decorators did, beside what other libraries have noted."""
     others = getattr(fn, _ATTRIBUTE, {})
     noted = {"version": _VERSION, "bindings": bindings, "injections": injections}

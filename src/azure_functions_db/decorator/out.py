@@ -124,7 +124,9 @@ def action_of(
             return Insert()
         case "upsert":
             if not conflict_columns or isinstance(conflict_columns, str):
-                raise ConfigurationError("action='upsert' needs conflict_columns=, the list of columns that identify a row")
+                raise ConfigurationError(
+                    "action='upsert' needs conflict_columns=, the list of columns that identify a row"
+                )
             return Upsert(tuple(conflict_columns))
         case _:
             raise ConfigurationError(f"action= is 'insert' or 'upsert', not {action!r}")

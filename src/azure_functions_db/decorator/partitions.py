@@ -31,7 +31,9 @@ def pollers_of(name: str, source: Any, partitions: int, options: Mapping[str, An
     if not isinstance(source, Partitionable):
         raise ConfigurationError(f"A {type(source).__name__} cannot be partitioned; leave out partitions=")
     return tuple(
-        PollTrigger(name=partition_name(name, index, partitions), source=source.partitioned(index, partitions), **options)
+        PollTrigger(
+            name=partition_name(name, index, partitions), source=source.partitioned(index, partitions), **options
+        )
         for index in range(partitions)
     )
 

@@ -35,7 +35,9 @@ _TWICE = {
 }
 _REFUSED: dict[frozenset[Kind], str] = {
     frozenset({"input", "inject_reader"}): "Remove @db.input and read with the injected reader: reader.get(pk=...)",
-    frozenset({"output", "inject_writer"}): "Remove @db.output and write with the injected writer: writer.insert(data=...)",
+    frozenset(
+        {"output", "inject_writer"}
+    ): "Remove @db.output and write with the injected writer: writer.insert(data=...)",
 }
 
 
@@ -72,7 +74,7 @@ class Plan:
         """Run a sync handler for one invocation."""
         if self.polling is None:
             return self._handled(given)
-        self.polling.run(given, lambda events, context: self._handled(given | self._batch(events, context)))
+        self.polling.run(given, lambda events, context: self._handled({**given, **self._batch(events, context)}))
         return None
 
     async def call_async(self, given: Mapping[str, Any]) -> Any:
@@ -81,7 +83,7 @@ class Plan:
             return await self._handled_async(given)
 
         async def handle(events: Any, context: Any) -> Any:
-            return await self._handled_async(given | self._batch(events, context))
+            return await self._handled_async({**given, **self._batch(events, context)})
 
         await self.polling.run_async(given, handle)
         return None

@@ -49,9 +49,7 @@ class Polling:
             futures = [threads.submit(contextvars.copy_context().run, tick) for tick in ticks]
         _raise_failures([future.exception() for future in futures])
 
-    async def run_async(
-        self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]
-    ) -> None:
+    async def run_async(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]) -> None:
         """Do one tick of each partition, side by side on the host's loop."""
         ticks = [poller.run_async(timer=_host_payload(given), handler=handler) for poller in self._chosen(given)]
         if len(ticks) == 1:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import FunctionType
 
-Handler = "Callable[..., Any]"
-
 
 def handler_signature(handler: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a function that can be a handler; refuse anything else."""
@@ -46,12 +44,11 @@ def disguised(
     return face
 
 
-def _face(
-    signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool
-) -> FunctionType:
+def _face(signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool) -> FunctionType:
     # One line each: tracebacks show it as the first line of the user's function.
-    async def awaiting(*args: Any, **kwargs: Any) -> Any: return await run(_bound(signature, args, kwargs))  # fmt: skip # noqa: E704
-    def calling(*args: Any, **kwargs: Any) -> Any: return run(_bound(signature, args, kwargs))  # fmt: skip # noqa: E704
+    async def awaiting(*args: Any, **kwargs: Any) -> Any: return await run(_bound(signature, args, kwargs))  # fmt: skip
+
+    def calling(*args: Any, **kwargs: Any) -> Any: return run(_bound(signature, args, kwargs))  # fmt: skip
 
     return awaiting if is_async else calling  # type: ignore[return-value]
 
@@ -97,15 +94,16 @@ def _check_parameter(handler: Callable[..., Any], parameter: inspect.Parameter) 
     match parameter.kind:
         case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
             raise ConfigurationError(
-                f"The function {_name(handler)!r} has the parameter {str(parameter)!r}: the Functions worker passes "
+                f"The function {handler_name(handler)!r} has the parameter {str(parameter)!r}: the Functions worker passes "
                 "each parameter by its own name, so write them out"
             )
         case inspect.Parameter.POSITIONAL_ONLY:
             raise ConfigurationError(
-                f"The parameter {parameter.name!r} of {_name(handler)!r} is positional-only: the Functions worker "
+                f"The parameter {parameter.name!r} of {handler_name(handler)!r} is positional-only: the Functions worker "
                 "passes parameters by name, so remove the '/'"
             )
 
 
-def _name(handler: Callable[..., Any]) -> str:
-    return getattr(handler, "__name__", type(handler).__name__)
+def handler_name(handler: Callable[..., Any]) -> str:
+    """Return the name by which messages call a handler."""
+    return str(getattr(handler, "__name__", type(handler).__name__))
