@@ -87,7 +87,7 @@ def _datum(kind: str, value: Any) -> Datum:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Datum):
+    if hasattr(value, "value"):  # a datum of the runtime or of the SDK
         return _plain(value.value)
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}

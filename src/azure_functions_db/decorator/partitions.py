@@ -20,7 +20,7 @@ class Partitionable(Protocol):
         """Return the source of one partition; all of them together read every row once."""
 
 
-def pollers_of(name: str, source: Any, partitions: int, options: Mapping[str, Any]) -> tuple[PollTrigger, ...]:
+def pollers_of(name: str, source: Any, partitions: Any, options: Mapping[str, Any]) -> tuple[PollTrigger, ...]:
     """Return the pollers of a source: one, or one for each partition."""
     from azure_functions_db.trigger.poll import PollTrigger
 

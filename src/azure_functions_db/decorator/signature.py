@@ -94,13 +94,13 @@ def _check_parameter(handler: Callable[..., Any], parameter: inspect.Parameter) 
     match parameter.kind:
         case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
             raise ConfigurationError(
-                f"The function {handler_name(handler)!r} has the parameter {str(parameter)!r}: the Functions worker passes "
-                "each parameter by its own name, so write them out"
+                f"The function {handler_name(handler)!r} has the parameter {str(parameter)!r}: the Functions worker "
+                "passes each parameter by its own name, so write them out"
             )
         case inspect.Parameter.POSITIONAL_ONLY:
             raise ConfigurationError(
-                f"The parameter {parameter.name!r} of {handler_name(handler)!r} is positional-only: the Functions worker "
-                "passes parameters by name, so remove the '/'"
+                f"The parameter {parameter.name!r} of {handler_name(handler)!r} is positional-only: the Functions "
+                "worker passes parameters by name, so remove the '/'"
             )
 
 
