@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any
-
-from azure_functions_db.core.secrets import masked
-from azure_functions_db.core.serializers import json_safe
 
 
 def show(result: Any, *, as_json: bool) -> None:
     """Print a command's result: JSON for machines, lines for people."""
+    from azure_functions_db.core.secrets import masked
+    from azure_functions_db.core.serializers import json_safe
+
     plain = json_safe(_plain(result))
     text = json.dumps(plain, ensure_ascii=False, indent=2) if as_json else "\n".join(_lines(plain))
     print(masked(text))
@@ -21,11 +20,15 @@ def show(result: Any, *, as_json: bool) -> None:
 
 def complain(message: str, *, as_json: bool, error_type: str | None = None) -> None:
     """Print on standard error why a command could not do its work."""
+    from azure_functions_db.core.secrets import masked
+
     text = json.dumps({"error": message, "error_type": error_type}) if as_json else f"azfdb: {message}"
     print(masked(text), file=sys.stderr)
 
 
 def _plain(result: Any) -> Any:
+    from dataclasses import asdict, is_dataclass
+
     if is_dataclass(result) and not isinstance(result, type):
         return asdict(result)
     if isinstance(result, Mapping):
