@@ -1,1 +1,9 @@
-"""The decorators that give a function its trigger, its inputs and its outputs."""
+"""Decorators that bind functions to databases: change triggers, inputs, outputs and clients."""
+
+from __future__ import annotations
+
+from azure_functions_db.decorator.bindings import DbBindings
+from azure_functions_db.decorator.metadata import get_db_metadata
+from azure_functions_db.decorator.out import AsyncDbOut, DbOut
+
+__all__ = ["AsyncDbOut", "DbBindings", "DbOut", "get_db_metadata"]

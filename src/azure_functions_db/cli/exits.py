@@ -1,0 +1,41 @@
+"""The exit codes of `azfdb`, for scripts."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from azure_functions_db.core.errors import ConfigurationError, DbConnectionError, LeaseConflictError, StateStoreError
+
+
+class Exit(IntEnum):
+    """What an exit code says."""
+
+    OK = 0
+    """Done, and nothing is wrong."""
+    FAILED = 1
+    """It was tried and did not succeed, or a check found something wrong."""
+    USAGE = 2
+    """The command line cannot be understood."""
+    MISCONFIGURED = 3
+    """The app, a setting or a definition cannot work as it is."""
+    UNREACHABLE = 4
+    """The database or the state store did not answer."""
+    LEASE_HELD = 5
+    """Another instance is at work; try again, or wait for its lease to expire."""
+    INTERRUPTED = 130
+    """Ended by Ctrl-C before it was done."""
+
+
+def exit_of(error: BaseException) -> Exit:
+    """Return the exit code that tells of an error."""
+    match error:
+        case ConfigurationError():
+            return Exit.MISCONFIGURED
+        case LeaseConflictError():
+            return Exit.LEASE_HELD
+        case DbConnectionError() | StateStoreError():
+            return Exit.UNREACHABLE
+        case KeyboardInterrupt():
+            return Exit.INTERRUPTED
+        case _:
+            return Exit.FAILED

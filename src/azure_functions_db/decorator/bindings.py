@@ -1,0 +1,188 @@
+"""`DbBindings`: the decorators that a function app uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.decorator.database import database_of
+from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection
+from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
+from azure_functions_db.decorator.out import OutputInjection, action_of
+from azure_functions_db.decorator.partitions import pollers_of
+from azure_functions_db.decorator.plan import with_injection, with_polling
+from azure_functions_db.decorator.polling import Polling
+from azure_functions_db.decorator.resolvers import resolver_of
+from azure_functions_db.decorator.signature import handler_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.core.ports import (
+        ChangeSource,
+        MetricsCollector,
+        Observer,
+        QuarantineSink,
+        SourceAdapter,
+        StateStore,
+    )
+    from azure_functions_db.trigger.retry import RetryPolicy
+
+    Function = Callable[..., Any]
+    Decorator = Callable[[Function], Function]
+
+
+class PollOptions(TypedDict, total=False):
+    """What a trigger passes on to its `PollTrigger`, which has the defaults."""
+
+    normalizer: Any
+    batch_size: int
+    max_batches_per_tick: int
+    lease_ttl_seconds: float
+    retry_policy: RetryPolicy | None
+    metrics: MetricsCollector | None
+    time_budget_seconds: float | None
+    quarantine: QuarantineSink | None
+    max_attempts: int
+    model: type[Any] | None
+    transactional: bool
+    observers: Sequence[Observer]
+
+
+class DbBindings:
+    """Decorators that bind a function's parameters to databases.
+
+    They stand below the app's own decorators and next to the function. Decorating does no I/O
+    and reads no setting; what cannot work raises `ConfigurationError` right there.
+    """
+
+    def trigger(
+        self,
+        *,
+        arg_name: str,
+        source: SourceAdapter | ChangeSource,
+        checkpoint_store: StateStore,
+        name: str | None = None,
+        partitions: int = 1,
+        partition: Callable[..., int] | None = None,
+        **options: Unpack[PollOptions],
+    ) -> Decorator:
+        """Hand the rows that changed to the function, in batches, whenever the host's trigger fires.
+
+        This is polling inside a function of yours (a timer's, a queue's ...), not an extension of
+        the host. Delivery is at-least-once: the handler must be idempotent. A parameter annotated
+        with `PollContext` receives the batch's context. ``name`` names the poller's state and is
+        the function's name unless given.
+
+        With ``partitions=N`` the source is polled as N pollers, each with its own lease: all of
+        them side by side, or the one whose number (from 0) the function ``partition`` tells from
+        the host's arguments.
+        """
+        if partition is not None and partitions == 1:
+            raise ConfigurationError("partition= chooses one of several partitions: give partitions= too")
+        chosen = None if partition is None else resolver_of("partition", partition)
+
+        def decorate(fn: Function) -> Function:
+            settings = {**options, "checkpoint_store": checkpoint_store}
+            pollers = pollers_of(name or handler_name(fn), source, partitions, settings)
+            return with_polling(fn, Polling(checked_name(arg_name), pollers, chosen))
+
+        return decorate
+
+    def input(
+        self,
+        arg_name: str,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str | None = None,
+        schema: str | None = None,
+        pk: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
+        query: str | None = None,
+        params: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
+        model: type[Any] | None = None,
+        on_not_found: Literal["none", "raise"] = "none",
+        engine_provider: EngineProvider | None = None,
+    ) -> Decorator:
+        """Pass the function a row found by ``pk``, or the list of rows of a ``query``.
+
+        ``pk`` and ``params`` are dicts, or functions whose parameter names are parameters of the
+        handler. A missing row is None, or a `NotFoundError` with ``on_not_found="raise"``.
+        """
+        injection = InputInjection(
+            arg_name=checked_name(arg_name),
+            database=database_of(url, db_config, table, schema, engine_provider),
+            selection=selection_of(table, pk, query, params),
+            model=checked_model(model),
+            required=is_required(on_not_found),
+        )
+        return lambda fn: with_injection(fn, injection)
+
+    def output(
+        self,
+        arg_name: str,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str,
+        schema: str | None = None,
+        action: Literal["insert", "upsert"] = "insert",
+        conflict_columns: Sequence[str] | None = None,
+        engine_provider: EngineProvider | None = None,
+    ) -> Decorator:
+        """Pass the function a `DbOut` that writes to a table; an async function gets an `AsyncDbOut`."""
+        injection = OutputInjection(
+            arg_name=checked_name(arg_name),
+            database=database_of(url, db_config, checked_table(table), schema, engine_provider),
+            action=action_of(action, conflict_columns),
+        )
+        return lambda fn: with_injection(fn, injection)
+
+    def inject_reader(
+        self,
+        arg_name: str,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str | None = None,
+        schema: str | None = None,
+        engine_provider: EngineProvider | None = None,
+    ) -> Decorator:
+        """Pass the function a `DbReader`; an async function gets an `AsyncDbReader`."""
+        database = database_of(url, db_config, table, schema, engine_provider)
+        injection = ReaderInjection(checked_name(arg_name), database)
+        return lambda fn: with_injection(fn, injection)
+
+    def inject_writer(
+        self,
+        arg_name: str,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str,
+        schema: str | None = None,
+        engine_provider: EngineProvider | None = None,
+    ) -> Decorator:
+        """Pass the function a `DbWriter`; an async function gets an `AsyncDbWriter`."""
+        database = database_of(url, db_config, checked_table(table), schema, engine_provider)
+        injection = WriterInjection(checked_name(arg_name), database)
+        return lambda fn: with_injection(fn, injection)
+
+
+def checked_name(arg_name: Any) -> str:
+    """Return the parameter name, refusing what can be none."""
+    if not isinstance(arg_name, str) or not arg_name.isidentifier():
+        raise ConfigurationError(
+            f"arg_name= must be the name of a parameter of the function, not {arg_name!r}"
+            + (". Call the decorator with it: @db.input('user', ...)" if callable(arg_name) else "")
+        )
+    return arg_name
+
+
+def checked_table(table: Any) -> str:
+    """Return the table name, refusing an empty one."""
+    if not isinstance(table, str) or not table.strip():
+        raise ConfigurationError("table= must name the table to write to")
+    return table

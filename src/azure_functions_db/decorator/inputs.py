@@ -1,0 +1,136 @@
+"""The ``input`` binding: rows that are read before the handler runs."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+from azure_functions_db.core.bridge import in_thread
+from azure_functions_db.core.errors import ConfigurationError, NotFoundError
+from azure_functions_db.decorator.resolvers import Values, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+
+    from azure_functions_db.binding.reader import DbReader
+    from azure_functions_db.decorator.database import Database
+    from azure_functions_db.decorator.injection import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """One row of a table, by its primary key."""
+
+    key: Values
+
+
+@dataclass(frozen=True, slots=True)
+class ByQuery:
+    """The rows of a query."""
+
+    sql: str
+    params: Values
+
+
+@dataclass(frozen=True, slots=True)
+class InputInjection:
+    """Hands the handler a row or rows."""
+
+    arg_name: str
+    database: Database
+    selection: ByKey | ByQuery
+    model: type[Any] | None
+    required: bool
+    kind: Kind = "input"
+
+    def check(self, available: Collection[str]) -> None:
+        """Check that key and parameters are made from what the handler is called with."""
+        values = self.selection.key if isinstance(self.selection, ByKey) else self.selection.params
+        values.check(available)
+
+    @contextmanager
+    def opened(self, given: Mapping[str, Any]) -> Iterator[Any]:
+        """Read for one call."""
+        yield self.read(given)
+
+    @asynccontextmanager
+    async def opened_async(self, given: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Read in a thread for one call."""
+        yield await in_thread(self.read, given)
+
+    def read(self, given: Mapping[str, Any]) -> Any:
+        """Return the row or the rows; the connection is given back before the handler starts."""
+        from azure_functions_db.binding.reader import DbReader
+
+        with DbReader(**self.database.client_options()) as reader:
+            found = self._selected(reader, given)
+        if self.required and not found:
+            raise NotFoundError(self._nothing_found(), table=self.database.table)
+        return found
+
+    def _selected(self, reader: DbReader, given: Mapping[str, Any]) -> Any:
+        match self.selection:
+            case ByKey(key):
+                return reader.get(pk=key.resolve(given), model=self.model)
+            case ByQuery(sql, params):
+                return reader.query(sql, params=params.resolve(given), model=self.model)
+            case _:
+                assert_never(self.selection)
+
+    def _nothing_found(self) -> str:
+        where = f"table {self.database.table!r}" if isinstance(self.selection, ByKey) else "the query"
+        return f"The input {self.arg_name!r} found no row in {where}"
+
+    def described(self) -> dict[str, Any]:
+        """Return the place it reads from and how."""
+        description = {"type": self.kind, "arg_name": self.arg_name, **self.database.described()}
+        if isinstance(self.selection, ByQuery):
+            description["query"] = self.selection.sql
+        if self.model is not None:
+            description["model"] = self.model.__name__
+        return description
+
+
+def selection_of(table: str | None, pk: Any, query: str | None, params: Any) -> ByKey | ByQuery:
+    """Return what an input reads, from the options it was given."""
+    if (pk is None) == (query is None):
+        raise ConfigurationError("An input reads by exactly one of pk= (one row) and query= (a list of rows)")
+    return _by_key(table, pk, params) if query is None else _by_query(table, query, params)
+
+
+def _by_key(table: str | None, pk: Any, params: Any) -> ByKey:
+    if not table:
+        raise ConfigurationError("pk= finds a row in a table: give table= too")
+    if params is not None:
+        raise ConfigurationError("params= belong to query=; with pk= leave them out")
+    if pk == {}:
+        raise ConfigurationError("pk= names no column; give every column of the primary key with its value")
+    return ByKey(values_of("pk", pk))
+
+
+def _by_query(table: str | None, query: Any, params: Any) -> ByQuery:
+    if table is not None:
+        raise ConfigurationError("A query names its tables itself: leave out table=, or use pk= instead of query=")
+    if not isinstance(query, str) or not query.strip():
+        raise ConfigurationError("query= must be the text of an SQL query")
+    # Without params= there are none: the text is the developer's own, so the reader need not warn of it.
+    return ByQuery(query, values_of("params", {} if params is None else params))
+
+
+def is_required(on_not_found: str) -> bool:
+    """Tell whether a missing row is an error, from the ``on_not_found`` option."""
+    match on_not_found:
+        case "none":
+            return False
+        case "raise":
+            return True
+        case _:
+            raise ConfigurationError(f"on_not_found= is 'none' or 'raise', not {on_not_found!r}")
+
+
+def checked_model(model: Any) -> type[Any] | None:
+    """Return the model, refusing what is no Pydantic model class."""
+    if model is not None and not (isinstance(model, type) and hasattr(model, "model_validate")):
+        raise ConfigurationError(f"model= must be a Pydantic model class, not {model!r}")
+    return model

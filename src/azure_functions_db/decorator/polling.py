@@ -1,0 +1,100 @@
+"""The ``trigger`` decorator's part of a call: poll, and hand each batch to the handler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from azure_functions_db.decorator.injection import Kind
+    from azure_functions_db.decorator.resolvers import Resolver
+    from azure_functions_db.trigger.context import PollContext
+    from azure_functions_db.trigger.poll import PollTrigger
+
+_CONTEXT_TYPE = "PollContext"
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """The pollers behind one function, one for each partition of its source."""
+
+    arg_name: str
+    pollers: tuple[PollTrigger, ...]
+    partition: Resolver | None = None
+    """Tells from the host's arguments which partition a call is for; without it a call serves all."""
+    kind: Kind = "trigger"
+
+    def check(self, available: Collection[str]) -> None:
+        """Check that the partition is told from what the host passes."""
+        if self.partition is not None:
+            self.partition.check(available)
+
+    def run(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Any]) -> None:
+        """Do one tick of each partition, side by side in threads."""
+        ticks = [partial(poller.run, timer=_host_payload(given), handler=handler) for poller in self._chosen(given)]
+        if len(ticks) == 1:
+            ticks[0]()
+            return
+        with ThreadPoolExecutor(len(ticks), thread_name_prefix="azfdb-partition") as threads:
+            # Each thread gets a context of its own, so that logs keep the invocation's id.
+            futures = [threads.submit(contextvars.copy_context().run, tick) for tick in ticks]
+        _raise_failures([future.exception() for future in futures])
+
+    async def run_async(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]) -> None:
+        """Do one tick of each partition, side by side on the host's loop."""
+        ticks = [poller.run_async(timer=_host_payload(given), handler=handler) for poller in self._chosen(given)]
+        if len(ticks) == 1:
+            await ticks[0]
+            return
+        outcomes = await asyncio.gather(*ticks, return_exceptions=True)
+        _raise_failures([outcome for outcome in outcomes if isinstance(outcome, BaseException)])
+
+    def described(self) -> dict[str, Any]:
+        """Return the poller's names."""
+        return {"type": self.kind, "arg_name": self.arg_name, "pollers": [poller.name for poller in self.pollers]}
+
+    def _chosen(self, given: Mapping[str, Any]) -> Sequence[PollTrigger]:
+        if self.partition is None:
+            return self.pollers
+        index = self.partition.resolve(given)
+        if not isinstance(index, int) or not 0 <= index < len(self.pollers):
+            raise ConfigurationError(
+                f"The function given as partition= returned {index!r}; it must return a number from 0 to "
+                f"{len(self.pollers) - 1}"
+            )
+        return [self.pollers[index]]
+
+
+def context_parameter(handler: Callable[..., Any], signature: inspect.Signature) -> str | None:
+    """Return the name of the parameter that is annotated with `PollContext`, if there is one."""
+    names = getattr(inspect.unwrap(handler), "__globals__", {})
+    for parameter in signature.parameters.values():
+        hint = parameter.annotation
+        if isinstance(hint, str):
+            word = hint.strip("'\" ").rpartition(".")[2]
+            hint = names.get(word, word)
+        if getattr(hint, "__name__", hint) == _CONTEXT_TYPE:
+            return parameter.name
+    return None
+
+
+def _host_payload(given: Mapping[str, Any]) -> Any:
+    """Return what the host's trigger passed: by custom the first argument."""
+    return next(iter(given.values()), None)
+
+
+def _raise_failures(outcomes: Sequence[BaseException | None]) -> None:
+    failures = [outcome for outcome in outcomes if outcome is not None]
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise BaseExceptionGroup(f"{len(failures)} partitions failed", failures)

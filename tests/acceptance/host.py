@@ -1,0 +1,169 @@
+"""The test's side of a function app in the real runtime: `FunctionApp` starts it and invokes its functions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_WORKER = Path(__file__).with_name("worker.py")
+_RUNTIME = Path(sys.prefix) / "functions-runtime"
+
+
+class AppRefusedError(Exception):
+    """The runtime could not index or load the app; the text is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """How one invocation ended."""
+
+    ok: bool
+    returned: Any
+    outputs: dict[str, Any]
+    error: str | None
+    traceback: str | None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the response."""
+        return int(self.returned["status_code"])
+
+    @property
+    def json(self) -> Any:
+        """The JSON body of the response."""
+        return json.loads(self.returned["body"])
+
+
+@dataclass
+class FunctionApp:
+    """A function app that runs in a worker process of its own."""
+
+    directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        assert _RUNTIME.is_dir(), "the Functions runtime is not installed: run `make test`"
+        environment = {**os.environ, "PYTHONPATH": str(_RUNTIME), **self.settings}
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER), str(self.directory)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, Future[Invocation]] = {}
+        self.log: list[str] = []
+        self._threads = [threading.Thread(target=self._keep_log, daemon=True)]
+        self._threads[0].start()
+        self.functions = self._introduction()
+        self._threads.append(threading.Thread(target=self._take_replies, daemon=True))
+        self._threads[1].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._close()
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the worker as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def invoke(self, function: str, **inputs: tuple[str, Any]) -> Invocation:
+        """Invoke a function and wait for its end."""
+        return self.start(function, **inputs).result(timeout=60)
+
+    def start(
+        self, function: str, metadata: Mapping[str, str] | None = None, **inputs: tuple[str, Any]
+    ) -> Future[Invocation]:
+        """Invoke a function without waiting."""
+        number = f"invocation-{next(self._numbers)}"
+        self._waiting[number] = Future()
+        request = {"id": number, "function": function, "inputs": inputs, "metadata": metadata or {}}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._waiting[number]
+
+    def _introduction(self) -> dict[str, list[dict[str, Any]]]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        told = json.loads(line) if line else {"failure": "the worker ended without a word"}
+        if "failure" in told:
+            self._process.wait()
+            self._close()
+            raise AppRefusedError(told["failure"] + "\n".join(self.log))
+        return {function["name"]: function["bindings"] for function in told["functions"]}
+
+    def _take_replies(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            reply = json.loads(line)
+            self._waiting.pop(reply.pop("id")).set_result(Invocation(**reply))
+        for lost in self._waiting.values():
+            lost.set_exception(ConnectionError("the worker is gone"))
+
+    def _keep_log(self) -> None:
+        assert self._process.stderr is not None
+        self.log.extend(line.rstrip() for line in self._process.stderr)
+
+    def _close(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def http(
+    method: str = "GET",
+    *,
+    query: Mapping[str, str] | None = None,
+    route: Mapping[str, str] | None = None,
+    body: Any = None,
+) -> tuple[str, Any]:
+    """An HTTP request as the host passes it."""
+    return "http", {
+        "method": method,
+        "url": "http://localhost/api",
+        "headers": {"content-type": "application/json"},
+        "params": dict(route or {}),
+        "query": dict(query or {}),
+        "body": "" if body is None else json.dumps(body),
+    }
+
+
+def timer(*, past_due: bool = False) -> tuple[str, Any]:
+    """A timer's tick as the host passes it."""
+    return "json", {"Schedule": {"AdjustForDST": True}, "ScheduleStatus": None, "IsPastDue": past_due}
+
+
+def queue_message(text: str) -> tuple[str, Any]:
+    """A queue message as the host passes it."""
+    return "string", text
