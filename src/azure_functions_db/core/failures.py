@@ -47,8 +47,8 @@ _SCHEMA = _Kind(
     prose=re.compile(r"no such column|no such table|has no column named"),
 )
 _CONSTRAINT = (
+    re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys, after the value itself
     re.compile(r"CONSTRAINT `([^`]+)`"),  # MySQL, MariaDB: foreign keys and checks
-    re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys
     re.compile(r"^CHECK constraint failed: (\w+)$"),  # SQLite
     re.compile(r"""constraint ["']([^"']+)["']"""),  # SQL Server
 )
@@ -80,7 +80,7 @@ def constraint_of(error: SQLAlchemyError) -> str | None:
 
 def code_of(error: SQLAlchemyError) -> str | None:
     """Return the database's own code of the error, for a message."""
-    code = _state(error) or _number(error) or _sqlite_name(error)
+    code = _number(error) or _state(error) or _sqlite_name(error)
     return None if code is None else str(code)
 
 

@@ -45,7 +45,12 @@ async def test_a_closed_pinned_thread_ends_once_its_work_is_done() -> None:
 
 async def test_work_on_a_pinned_thread_follows_cancelled_work_in_order() -> None:
     pinned, go, done = PinnedThread(), threading.Event(), list[str]()
-    first = asyncio.create_task(pinned.run(lambda: (go.wait(10), done.append("first"))))
+
+    def wait_and_tell() -> None:
+        go.wait(10)
+        done.append("first")
+
+    first = asyncio.create_task(pinned.run(wait_and_tell))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

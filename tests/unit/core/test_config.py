@@ -20,7 +20,7 @@ def test_a_configuration_cannot_be_changed_and_takes_keywords_only() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.pool_size = 9  # type: ignore[misc]
     with pytest.raises(TypeError):
-        DbConfig("sqlite://")  # type: ignore[misc]
+        DbConfig("sqlite://")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import Any
 
@@ -127,7 +128,8 @@ def test_options_reach_pools_that_have_no_size(provider: EngineProvider, pool_cl
 def test_a_pool_of_ones_own_is_taken_as_it_is(provider: EngineProvider) -> None:
     import sqlite3
 
-    own = QueuePool(lambda: sqlite3.connect(":memory:"), pool_size=1)
+    creator: Any = partial(sqlite3.connect, ":memory:")
+    own = QueuePool(creator, pool_size=1)
     assert provider.get_engine(DbConfig(connection_url="sqlite://", engine_kwargs={"pool": own})).pool is own
 
 
