@@ -1,0 +1,102 @@
+"""After a fork, parent and child each have connections of their own."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from azure_functions_db.core.engine import EngineProvider
+from azure_functions_db.core.tables import _cache_of, table_of
+
+from .conftest import Server
+
+fork = multiprocessing.get_context("fork")
+# Python 3.12 and later warn of forking beside threads, which is just what is tried here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def outcome_in_child(work: Any) -> Any:
+    """Return what the work gives in a forked child."""
+    here, there = fork.Pipe()
+    child = fork.Process(target=lambda pipe: pipe.send(work()), args=(there,))
+    child.start()
+    assert here.poll(30), "the child hangs"
+    try:
+        return here.recv()
+    finally:
+        child.join(10)
+        assert child.exitcode == 0
+
+
+def session(server: Server, provider: EngineProvider) -> int:
+    with server.engine(provider).connect() as connection:
+        return server.session_of(connection)
+
+
+def test_parent_and_child_keep_working_on_sessions_of_their_own(server: Server, provider: EngineProvider) -> None:
+    parents = session(server, provider)
+
+    def in_child() -> int:
+        childs = session(server, provider)
+        provider.dispose_all()
+        gc.collect()
+        return childs
+
+    assert outcome_in_child(in_child) != parents
+    assert session(server, provider) == parents
+
+
+def test_a_child_that_touches_nothing_leaves_the_parents_session_alone(
+    server: Server, provider: EngineProvider
+) -> None:
+    parents = session(server, provider)
+
+    def in_child() -> None:
+        gc.collect()
+
+    outcome_in_child(in_child)
+    assert session(server, provider) == parents
+
+
+def test_an_engine_that_was_at_hand_before_the_fork_works_in_the_child(
+    server: Server, provider: EngineProvider
+) -> None:
+    engine = server.engine(provider)
+    with engine.connect() as connection:
+        parents = server.session_of(connection)
+
+    def in_child() -> int:
+        with engine.connect() as connection:
+            return server.session_of(connection)
+
+    assert outcome_in_child(in_child) != parents
+
+
+def test_locks_that_other_threads_held_do_not_stop_the_child(server: Server, provider: EngineProvider) -> None:
+    engine = server.engine(provider)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE t (n INTEGER)"))
+    cache = _cache_of(engine)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with provider._lock, cache._lock:
+            held.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    try:
+        columns = outcome_in_child(lambda: table_of(server.engine(provider, pool_size=1), "t").columns.keys())
+        same_engine = outcome_in_child(lambda: table_of(engine, "t").columns.keys())
+    finally:
+        done.set()
+        holder.join(10)
+    assert columns == same_engine == ["n"]
