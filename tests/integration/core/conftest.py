@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
 from azure_functions_db.core.config import DbConfig
 from azure_functions_db.core.engine import EngineProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture

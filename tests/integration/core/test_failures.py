@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from sqlalchemy import URL, Engine, create_engine, text
@@ -19,6 +17,10 @@ from azure_functions_db.core.failures import (
     is_schema_change,
     is_transient,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Open(Protocol):

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine, event, text
@@ -15,6 +14,9 @@ from azure_functions_db.core.config import DbConfig
 from azure_functions_db.core.engine import EngineProvider, _frozen, default_provider
 from azure_functions_db.core.errors import ConfigurationError
 from tests.support.told import whole_story
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
