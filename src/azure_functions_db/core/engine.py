@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.secrets import masked, masked_value
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -146,10 +146,17 @@ def _new_engine(config: DbConfig) -> Engine:
         raise ConfigurationError(f"The driver of {url.drivername!r} cannot be loaded: {missing}") from None
     except (ArgumentError, TypeError, ValueError) as refused:
         raise ConfigurationError(f"The engine refused its options: {masked(str(refused))}") from None
+    engine.url = _without_secret_options(url)
     check_idle_connections(engine, config.idle_check_seconds)
     if config.credential is not None:
         log_in_with_tokens(engine, config.credential)
     return engine
+
+
+def _without_secret_options(url: URL) -> URL:
+    # Connections are made from the URL as it was given. This one is for people: SQLAlchemy hides
+    # the password when it shows a URL, but not one among the options (odbc_connect, ?password=).
+    return url.set(query={name: cast(str, masked_value(name, value)) for name, value in url.query.items()})
 
 
 def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
