@@ -26,6 +26,7 @@ class Stage(StrEnum):
     ACKNOWLEDGE = "acknowledge"
     RENEW = "lease_renew"
     RELEASE = "lease_release"
+    CLOSE = "source_close"
 
 
 class TickResult(StrEnum):

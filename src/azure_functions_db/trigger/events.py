@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from azure_functions_db.core.serializers import json_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn, Self
 
     from azure_functions_db.core.types import CursorPart, SourceDescriptor
@@ -92,9 +92,7 @@ class RowChange(OpenRowChange):
 
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
-        return RowChange(
-            self._event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata
-        )
+        return RowChange(self._event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
 
     def to_json(self) -> dict[str, Any]:
         """Return the change as JSON can hold it; ``schemas/row_change.json`` describes the form."""
@@ -139,7 +137,8 @@ class RowChange(OpenRowChange):
         return RowChange, _values(self)
 
 
-_remember_id = OpenRowChange._event_id.__set__  # type: ignore[attr-defined]  # noqa: SLF001 - past the seal, once
+# Past the seal, once.
+_remember_id: Callable[[RowChange, str], None] = vars(OpenRowChange)["_event_id"].__set__
 
 
 def _values(change: RowChange) -> tuple[Any, ...]:

@@ -56,9 +56,7 @@ class RecordNormalizer:
         column, key_of, op_of = self._cursor_column, self._key_of, self._op_of
         events: list[Any] = []
         for record in records:
-            event = OpenRowChange(
-                None, op_of(record), source, record[column], key_of(record), None, record, metadata
-            )
+            event = OpenRowChange(None, op_of(record), source, record[column], key_of(record), None, record, metadata)
             event.__class__ = RowChange
             events.append(event)
         return events
@@ -68,7 +66,7 @@ def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
     """Return the normaliser of a source: the user's choice, the source's own, or the default."""
     own = chosen or getattr(source, "normalizer", None)
     if own is not None:
-        return own  # type: ignore[no-any-return]
+        return own
     cursor_column, pk_columns = getattr(source, "cursor_column", None), getattr(source, "pk_columns", None)
     if cursor_column is None or pk_columns is None:
         raise ConfigurationError(
