@@ -6,12 +6,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
-from azure_functions_db.core.ports import LookingStateStore, TransactionalStateStore
+from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from azure_functions_db.core.ports import StateStore
     from azure_functions_db.core.types import Checkpoint, Glance, LeaseView
 
 
@@ -43,15 +42,24 @@ class Claim(Protocol):
         """Open the transaction that the handler and the next commit share."""
 
 
-def claim_on(
-    store: StateStore, poller_name: str, *, fingerprint: str, ttl_seconds: float, transactional: bool
-) -> Claim:
-    """Return the claim that suits the store."""
+def check_store(store: object, *, transactional: bool) -> None:
+    """Refuse what cannot keep a poller's state as it is wanted."""
+    if not isinstance(store, StateStore):
+        raise ConfigurationError(
+            f"{type(store).__name__} is no state store: it needs acquire_lease, renew_lease, release_lease, "
+            "load_checkpoint and commit_checkpoint"
+        )
     if transactional and not isinstance(store, TransactionalStateStore):
         raise ConfigurationError(
             f"transactional=True needs a store in the handler's own database (SqlStateStore), "
             f"not {type(store).__name__}"
         )
+
+
+def claim_on(
+    store: StateStore, poller_name: str, *, fingerprint: str, ttl_seconds: float, transactional: bool
+) -> Claim:
+    """Return the claim that suits the store."""
     if isinstance(store, LookingStateStore):
         return LookingClaim(store, poller_name, ttl_seconds, fingerprint, transactional=transactional)
     return PlainClaim(store, poller_name, ttl_seconds)

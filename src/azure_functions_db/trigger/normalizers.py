@@ -89,8 +89,12 @@ def normalized(
         if isinstance(normalizer, RecordNormalizer):
             return normalizer.batch(records, source, shared)
         return [_joined(normalizer(record, source), shared) for record in records]
+    except SerializationError:
+        raise
     except KeyError as missing:
         raise SerializationError(f"A record has no column {missing}", source=source.name) from missing
+    except Exception as error:
+        raise SerializationError(f"The normalizer failed: {type(error).__name__}: {error}") from error
 
 
 def _joined(event: object, metadata: Mapping[str, Any]) -> RowChange:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.trigger.claim import check_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,3 +67,4 @@ class PollSettings:
                 raise ConfigurationError(f"{setting} must be greater than 0", setting=setting)
         if self.model is not None and not hasattr(self.model, "model_validate"):
             raise ConfigurationError("model= takes a Pydantic model class", setting="model")
+        check_store(self.store, transactional=self.transactional)

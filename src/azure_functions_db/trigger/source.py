@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 from azure_functions_db.core.types import AdapterCapability, FetchResult
+from azure_functions_db.trigger.normalizers import normalized
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import ChangeSource, SourceAdapter
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 def full_source(source: object, normalizer: Normalizer) -> ChangeSource:
     """Return the source itself, or the small one dressed as a full one."""
-    # The class is asked: the descriptor of an instance may want settings that are read at first use.
-    methods = {name for name in dir(type(source)) if not name.startswith("_")} | set(vars(source))
-    if {"fetch_changes", "open", "close", "validate", "acknowledge", "source_descriptor"} <= methods:
+    # Only names are looked at: a descriptor may want settings that are not read before the first use.
+    names = set(dir(source))
+    if {"fetch_changes", "open", "close", "validate", "acknowledge", "source_descriptor"} <= names:
         return source  # type: ignore[return-value]
-    if {"fetch", "source_descriptor"} <= methods:
+    if {"fetch", "source_descriptor"} <= names:
         return SmallSource(source, normalizer)  # type: ignore[arg-type]
     raise ConfigurationError(
         f"{type(source).__name__} is no change source: it needs source_descriptor and fetch(cursor, batch_size)"
@@ -54,7 +55,7 @@ class SmallSource:
         records = list(self._source.fetch(self._cursor(checkpoint), limit))[:limit]
         if not records:
             return FetchResult(records, checkpoint, more=False)
-        last = self._normalizer(records[-1], self.source_descriptor)
+        [last] = normalized(self._normalizer, records[-1:], self.source_descriptor, {})
         position = {"cursor": serialize_position(last.cursor, last.pk)}
         return FetchResult(records, position, more=len(records) == limit)
 

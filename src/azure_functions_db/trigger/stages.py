@@ -40,7 +40,9 @@ _RULES = {
     Stage.ACQUIRE: _Rule("The state store failed", LeaseAcquireError, (LeaseAcquireError, StateStoreError)),
     Stage.LOAD: _Rule("The checkpoint could not be loaded", StateStoreError, (StateStoreError, PollerError)),
     Stage.FETCH: _Rule(
-        "Changes could not be read", FetchError, (FetchError, PositionLostError, SourceConfigurationError)
+        "Changes could not be read",
+        FetchError,
+        (FetchError, PositionLostError, SerializationError, SourceConfigurationError),
     ),
     Stage.NORMALIZE: _Rule("Records could not be turned into events", SerializationError, (SerializationError,)),
     Stage.HANDLER: _Rule("The handler failed", HandlerError, (LostLeaseError,)),
