@@ -37,18 +37,20 @@ class Handler:
     def call(self, events: Sequence[Any], context: PollContext, interruption: Interruption) -> None:
         """Call the handler and wait for its end."""
         arguments, named = self._arguments_of(events, context)
-        if self._is_async:
-            self._awaited(lambda: self._function(*arguments, **named), interruption)
+        if self._is_async and self._loop is not None:
+            interruption.watch(LoopCall(self._loop, lambda: self._function(*arguments, **named)))
             return
         outcome = self._function(*arguments, **named)
         if inspect.isawaitable(outcome):
-            self._awaited(lambda: _finished(outcome), interruption)
+            interruption.watch(LoopCall(self._loop_for(outcome), lambda: _finished(outcome)))
 
-    def _awaited(self, work: Callable[[], Any], interruption: Interruption) -> None:
+    def _loop_for(self, outcome: Any) -> asyncio.AbstractEventLoop:
+        """Return the loop; without one, what nobody would await must not be taken for success."""
         if self._loop is None:
-            _discard(work())
+            if inspect.iscoroutine(outcome):
+                outcome.close()
             raise ConfigurationError("The handler returned an awaitable, which only run_async() can await")
-        interruption.watch(LoopCall(self._loop, work))
+        return self._loop
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -61,12 +63,6 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 async def _finished(outcome: Any) -> Any:
     return await outcome
-
-
-def _discard(coroutine: Any) -> None:
-    close = getattr(coroutine, "close", None)
-    if close is not None:
-        close()
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
