@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -76,3 +77,48 @@ async def finished(work: Awaitable[T]) -> T:
 def awaited_on(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """From a worker thread: run a coroutine on the host's loop and block until it is done."""
     return asyncio.run_coroutine_threadsafe(work(), loop).result()
+
+
+class LoopCall(Generic[T]):
+    """A coroutine on the host's loop that a worker thread waits for and may cancel.
+
+    It runs in the thread's context. A cancelled one is done only when the coroutine has ended.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._loop = loop
+        self._outcome: Future[T] = Future()
+        self._task: asyncio.Task[T] | None = None
+        self._unwanted = False
+        loop.call_soon_threadsafe(self._start, work)
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the coroutine's end; `TimeoutError` when it has not come in time."""
+        return self._outcome.result(timeout)
+
+    def done(self) -> bool:
+        """Tell whether the coroutine has ended."""
+        return self._outcome.done()
+
+    def cancel(self) -> None:
+        """Ask the coroutine to stop; its end is still to be waited for."""
+        self._unwanted = True
+        with suppress(RuntimeError):  # a closed loop has ended its tasks
+            self._loop.call_soon_threadsafe(self._cancel_task)
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._task = self._loop.create_task(work())
+        self._task.add_done_callback(self._tell)
+        if self._unwanted:
+            self._task.cancel()
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _tell(self, task: asyncio.Task[T]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self._outcome.set_result(task.result())
+        else:
+            self._outcome.set_exception(error)

@@ -77,6 +77,8 @@ class StateStoreError(DbError):
     """The state of a poller could not be read or written, or makes no sense."""
 
     poller_name: str | None = None
+    unreachable: bool = False
+    """The storage did not do what it was asked, so nothing is known about the state itself."""
 
 
 class LeaseConflictError(StateStoreError):

@@ -1,0 +1,207 @@
+"""Listeners of signals: the log, the metrics, and the list that no failing listener can harm."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import LeaseConflictError
+from azure_functions_db.core.signals import (
+    BatchCommitted,
+    FetchedNothing,
+    HandlerRetried,
+    LateCommitAwaited,
+    LeaseRenewFailed,
+    LeaseSkipped,
+    RowQuarantined,
+    Stage,
+    StageEnded,
+    TickCompleted,
+    TickResult,
+    TickStarted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from azure_functions_db.core.ports import MetricsCollector, Observer
+    from azure_functions_db.core.signals import Signal
+
+_logger = logging.getLogger("azure_functions_db")
+
+
+class Observers:
+    """Tells every observer; one that raises is reported once and does no harm."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+        self._reported: set[int] = set()
+
+    def notice(self, signal: Signal) -> None:
+        """Pass a fact on."""
+        for observer in self._observers:
+            try:
+                observer.notice(signal)
+            except Exception as error:  # noqa: BLE001 - telemetry must not break what it tells of
+                self._report(observer, error)
+
+    def _report(self, observer: Observer, error: Exception) -> None:
+        if id(observer) not in self._reported:
+            self._reported.add(id(observer))
+            _logger.warning("%s failed; it is not reported again", type(observer).__name__, exc_info=error)
+
+
+def standard_observers(metrics: MetricsCollector | None) -> list[Observer]:
+    """Return the observers that every poller has."""
+    return [LogObserver()] if metrics is None else [LogObserver(), MetricsObserver(metrics)]
+
+
+class LogObserver:
+    """Writes structured log records: the message names the event, ``extra`` fields tell the rest."""
+
+    def __init__(self, logger: logging.Logger = _logger) -> None:
+        self._logger = logger
+
+    def notice(self, signal: Signal) -> None:
+        """Log the fact, if it is one for the log."""
+        told = _log_entry(signal)
+        if told is None:
+            return
+        level, event, fields = told
+        if self._logger.isEnabledFor(level):
+            extra = {"event": event, "poller_name": signal.poller_name, **_whereabouts(signal), **fields}
+            self._logger.log(level, event, extra=extra, exc_info=_failure_of(signal))
+
+
+_Entry = tuple[int, str, dict[str, Any]]
+
+
+def _log_entry(signal: Signal) -> _Entry | None:
+    match signal:
+        case StageEnded():
+            return _failed_stage_entry(signal)
+        case TickStarted():
+            return logging.INFO, "tick_start", {"batch_size": signal.batch_size}
+        case LeaseSkipped():
+            owner = signal.lease.owner_id if signal.lease else None
+            return logging.INFO, "lease_acquire_skipped", {"lease_owner": owner, "result": TickResult.SKIPPED.value}
+        case FetchedNothing():
+            return logging.DEBUG, "fetch_empty", _fields(signal, "fetch_duration_ms", "checkpoint_before")
+        case BatchCommitted():
+            return logging.INFO, "batch_complete", _batch_fields(signal)
+        case HandlerRetried():
+            fields = _fields(signal, "batch_id", "attempt", "delay_seconds")
+            return logging.WARNING, "handler_retry", fields | _error_fields(signal.error)
+        case RowQuarantined():
+            return logging.WARNING, "row_quarantined", _row_fields(signal)
+        case LeaseRenewFailed():
+            fields = _fields(signal, "lease_owner", "lost") | _error_fields(signal.error)
+            return logging.ERROR if signal.lost else logging.WARNING, "lease_renew_failed", fields
+        case LateCommitAwaited():
+            return logging.INFO, "late_commit_wait", _horizon_fields(signal)
+        case TickCompleted():
+            return logging.INFO, "tick_complete", _tick_fields(signal)
+        case _:
+            return None
+
+
+def _failed_stage_entry(signal: StageEnded) -> _Entry | None:
+    if signal.error is None or not isinstance(signal.error, Exception):
+        return None
+    fields = _fields(signal, "batch_id", "duration_ms") | _error_fields(signal.error)
+    # The batch comes again after any of these; a commit or a handler that failed is for a human to see.
+    return logging.ERROR, f"{signal.stage}_failed", fields | {"committed": False}
+
+
+def _fields(signal: Signal, *names: str) -> dict[str, Any]:
+    return {name: getattr(signal, name) for name in names}
+
+
+def _whereabouts(signal: Signal) -> dict[str, Any]:
+    return {name: getattr(signal, name, None) for name in ("invocation_id", "source")}
+
+
+def _error_fields(error: BaseException) -> dict[str, Any]:
+    cause = error.__cause__ if error.__cause__ is not None else error
+    return {"error_type": type(cause).__name__, "error": str(error), "result": TickResult.FAILED.value}
+
+
+def _failure_of(signal: Signal) -> BaseException | None:
+    return signal.error if isinstance(signal, StageEnded) else None
+
+
+def _batch_fields(signal: BatchCommitted) -> dict[str, Any]:
+    names = (
+        *("batch_id", "batch_size", "fetched_count", "handled_count", "checkpoint_before", "checkpoint_after"),
+        *("lease_owner", "fetch_duration_ms", "handler_duration_ms", "commit_duration_ms", "lag_seconds"),
+    )
+    return _fields(signal, *names) | {"committed": True, "result": TickResult.HANDLED.value}
+
+
+def _tick_fields(signal: TickCompleted) -> dict[str, Any]:
+    fields = _fields(signal, "fetched_count", "handled_count", "batches", "duration_ms")
+    error_type = None if signal.error is None else type(signal.error).__name__
+    return fields | {"result": signal.result.value, "error_type": error_type}
+
+
+def _row_fields(signal: RowQuarantined) -> dict[str, Any]:
+    row = signal.row
+    return {
+        "batch_id": row.batch_id,
+        "event_id": row.event_id,
+        "attempts": row.attempts,
+        "error_type": row.error_type,
+        "error": row.error,
+    }
+
+
+def _horizon_fields(signal: LateCommitAwaited) -> dict[str, Any]:
+    horizon = signal.horizon
+    holders = [
+        {"session": holder.session, "user": holder.user, "age_seconds": holder.age_seconds}
+        for holder in horizon.holders
+    ]
+    return {"horizon_bound": str(horizon.bound), "horizon_age_seconds": horizon.age_seconds, "holders": holders}
+
+
+class MetricsObserver:
+    """Feeds a `MetricsCollector`; labels are the poller, the source and the kind of failure."""
+
+    def __init__(self, metrics: MetricsCollector) -> None:
+        self._metrics = metrics
+
+    def notice(self, signal: Signal) -> None:
+        """Count and measure what the fact tells."""
+        labels = {"poller_name": signal.poller_name}
+        match signal:
+            case BatchCommitted():
+                self._count_batch(signal, labels)
+            case StageEnded(error=Exception() as error) if not isinstance(error, LeaseConflictError):
+                self._count_failure(signal.stage, error, labels)
+            case LeaseRenewFailed():
+                self._count_failure(Stage.RENEW, signal.error, labels)
+            case RowQuarantined():
+                self._metrics.increment("azfdb_quarantined_total", 1, labels)
+            case LeaseSkipped(staleness_seconds=float() as staleness):
+                self._metrics.set_gauge("azfdb_lease_staleness_seconds", staleness, labels)
+            case LateCommitAwaited():
+                self._metrics.set_gauge("azfdb_horizon_age_seconds", signal.horizon.age_seconds, labels)
+            case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
+                self._metrics.set_gauge("azfdb_last_success_timestamp", signal.ended_at.timestamp(), labels)
+            case _:
+                pass
+
+    def _count_batch(self, signal: BatchCommitted, labels: Mapping[str, str]) -> None:
+        metrics = self._metrics
+        metrics.increment("azfdb_batches_total", 1, labels)
+        metrics.increment("azfdb_events_total", signal.handled_count, labels)
+        metrics.observe("azfdb_batch_size", signal.fetched_count, labels)
+        metrics.observe("azfdb_fetch_duration_ms", signal.fetch_duration_ms, labels)
+        metrics.observe("azfdb_handler_duration_ms", signal.handler_duration_ms, labels)
+        metrics.observe("azfdb_commit_duration_ms", signal.commit_duration_ms, labels)
+        if signal.lag_seconds is not None:
+            metrics.set_gauge("azfdb_lag_seconds", signal.lag_seconds, labels)
+
+    def _count_failure(self, stage: Stage, error: BaseException, labels: Mapping[str, str]) -> None:
+        kind = {"stage": stage.value, "error_type": type(error).__name__}
+        self._metrics.increment("azfdb_failures_total", 1, {**labels, **kind})

@@ -1,0 +1,69 @@
+"""A batch on its way through a tick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.trigger.events import RowChange
+
+_ATTEMPTS = "failed_attempts"
+
+
+@dataclass(slots=True)
+class Timing:
+    """How long a stage took, once it is over; of several calls, their sum."""
+
+    ms: float = 0.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch:
+    """The events of one fetch, where they begin and end, and what became of them."""
+
+    id: str
+    events: Sequence[RowChange]
+    before: Checkpoint
+    after: Checkpoint
+    """What is committed once the batch is done."""
+    more: bool
+    began: float
+    attempts: int
+    """How often the handler has failed on this batch, in earlier ticks and in this one."""
+    fetching: Timing
+    handling: Timing = field(default_factory=Timing)
+    committing: Timing = field(default_factory=Timing)
+    is_last: bool = False
+    quarantined: set[str] = field(default_factory=set)
+
+    @property
+    def handled(self) -> int:
+        """The number of events that the handler has digested."""
+        return len(self.events) - len(self.quarantined)
+
+
+def failed_attempts(checkpoint: Checkpoint) -> int:
+    """Return how often the batch after this checkpoint has failed so far."""
+    return int((checkpoint.get("metadata") or {}).get(_ATTEMPTS, 0))
+
+
+def with_failed_attempts(checkpoint: Checkpoint, attempts: int) -> Checkpoint:
+    """Return the same position, remembering how often the batch after it has failed."""
+    return {**checkpoint, "metadata": {**(checkpoint.get("metadata") or {}), _ATTEMPTS: attempts}}
+
+
+def committed_checkpoint(position: Checkpoint, *, batch_id: str, updated_at: str, row_count: int) -> Checkpoint:
+    """Return the checkpoint to write after a batch."""
+    kept: dict[str, Any] = {
+        name: value for name, value in (position.get("metadata") or {}).items() if name != _ATTEMPTS
+    }
+    return {
+        **position,
+        "last_successful_batch_id": batch_id,
+        "updated_at": updated_at,
+        "metadata": {**kept, "row_count": row_count},
+    }

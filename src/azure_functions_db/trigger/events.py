@@ -1,0 +1,160 @@
+"""A change as the handler sees it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from azure_functions_db.core.serializers import json_safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn, Self
+
+    from azure_functions_db.core.types import CursorPart, SourceDescriptor
+
+Operation = Literal["insert", "update", "upsert", "delete", "unknown"]
+
+_FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - naive stands against naive
+_EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class OpenRowChange:
+    """The fields of a `RowChange` while it is being made.
+
+    A frozen dataclass pays for each field twice over. Here the fields are set on this open form,
+    whose class is then changed to the sealed one: events are made by the thousand.
+    """
+
+    __slots__ = ("_event_id", "after", "before", "cursor", "metadata", "op", "pk", "source")
+
+    def __init__(
+        self,
+        event_id: str | None,
+        op: Operation,
+        source: SourceDescriptor,
+        cursor: CursorPart,
+        pk: Mapping[str, CursorPart],
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        self._event_id = event_id
+        self.op: Operation = op
+        self.source = source
+        self.cursor = cursor
+        self.pk = pk
+        self.before = before
+        self.after = after
+        self.metadata = metadata
+
+
+class RowChange(OpenRowChange):
+    """One changed row: what happened, to which key, and the row as it now is.
+
+    ``event_id`` is the same whenever the same change is delivered again: remember it to make a
+    handler idempotent. Where none is given it is a SHA-256 over the source's name and
+    fingerprint, the operation, the cursor and the key.
+    """
+
+    __slots__ = ()
+    __match_args__ = _FIELDS
+
+    def __new__(
+        cls,
+        event_id: str | None,
+        op: Operation,
+        source: SourceDescriptor,
+        cursor: CursorPart,
+        pk: Mapping[str, CursorPart],
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        made: Any = OpenRowChange(event_id, op, source, cursor, pk, before, after, metadata or {})
+        made.__class__ = cls
+        return made  # type: ignore[no-any-return]
+
+    def __init__(self, *_args: Any, **_fields: Any) -> None:
+        """Keep the fields that `__new__` has set."""
+
+    @property
+    def event_id(self) -> str:
+        """The stable id of this change."""
+        known = self._event_id
+        if known is None:
+            known = _stable_id(self)
+            _remember_id(self, known)
+        return known
+
+    def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
+        """Return the same change with other metadata."""
+        return RowChange(self._event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the change as JSON can hold it; ``schemas/row_change.json`` describes the form."""
+        return {
+            "event_id": self.event_id,
+            "op": self.op,
+            "source": {
+                "name": self.source.name,
+                "kind": self.source.kind,
+                "fingerprint": self.source.fingerprint,
+            },
+            "cursor": json_safe(self.cursor),
+            "pk": json_safe(self.pk),
+            "before": json_safe(self.before),
+            "after": json_safe(self.after),
+            "metadata": json_safe(self.metadata),
+        }
+
+    def to_cloudevent(self) -> dict[str, Any]:
+        """Return the change as a CloudEvents 1.0 event in its JSON form."""
+        from azure_functions_db.trigger.cloudevents import cloudevent_of
+
+        return cloudevent_of(self)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"A RowChange is frozen: {name!r} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"A RowChange is frozen: {name!r} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowChange) and _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash(self.event_id)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIELDS)
+        return f"RowChange({fields})"
+
+    def __reduce__(self) -> tuple[type[RowChange], tuple[Any, ...]]:
+        return RowChange, _values(self)
+
+
+# Past the seal, once.
+_remember_id: Callable[[RowChange, str], None] = vars(OpenRowChange)["_event_id"].__set__
+
+
+def _values(change: RowChange) -> tuple[Any, ...]:
+    return tuple(getattr(change, name) for name in _FIELDS)
+
+
+def _stable_id(change: RowChange) -> str:
+    source = change.source
+    text = f"{source.name}\x1f{source.fingerprint}\x1f{change.op}\x1f{_text(change.cursor)}"
+    for value in change.pk.values():
+        text += f"\x1f{_text(value)}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _text(value: Any) -> str:
+    """Return a text that is one for one with the value and does not depend on a session's time zone."""
+    if value.__class__ is dt.datetime:
+        return f"@{(value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND}"
+    return repr(value)

@@ -1,0 +1,123 @@
+"""Turns the records of a source into events."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from azure_functions_db.core.errors import ConfigurationError, SerializationError
+from azure_functions_db.trigger.events import OpenRowChange, RowChange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from azure_functions_db.core.types import CursorPart, RawRecord, SourceDescriptor
+    from azure_functions_db.trigger.events import Operation
+
+
+class Normalizer(Protocol):
+    """Makes an event of one record.
+
+    Pass ``event_id=None`` to have the stable id made from the event's own fields. Metadata of the
+    batch (its id, the attempt, the time it was read) is added afterwards.
+    """
+
+    def __call__(self, record: RawRecord, source: SourceDescriptor, /) -> RowChange:
+        """Return the event of this record."""
+
+
+class RecordNormalizer:
+    """The default: cursor and key are columns of the record, the record is the row as it now is.
+
+    With a ``deleted_column`` a row in which it is true (or set) is a delete; it still carries the
+    row. With a ``created_column`` a row whose cursor equals it is an insert, any other an update.
+    """
+
+    def __init__(
+        self,
+        cursor_column: str,
+        pk_columns: Sequence[str],
+        *,
+        created_column: str | None = None,
+        deleted_column: str | None = None,
+    ) -> None:
+        self._cursor_column = cursor_column
+        self._key_of = _key_reader(pk_columns)
+        self._op_of = _operation_reader(cursor_column, created_column, deleted_column)
+
+    def __call__(self, record: RawRecord, source: SourceDescriptor, /) -> RowChange:
+        """Return the event of this record."""
+        return self.batch([record], source, {})[0]
+
+    def batch(
+        self, records: Sequence[RawRecord], source: SourceDescriptor, metadata: Mapping[str, Any]
+    ) -> list[RowChange]:
+        """Return the events of many records, which share their metadata."""
+        column, key_of, op_of = self._cursor_column, self._key_of, self._op_of
+        events: list[Any] = []
+        for record in records:
+            event = OpenRowChange(None, op_of(record), source, record[column], key_of(record), None, record, metadata)
+            event.__class__ = RowChange
+            events.append(event)
+        return events
+
+
+def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
+    """Return the normaliser of a source: the user's choice, the source's own, or the default."""
+    own = chosen or getattr(source, "normalizer", None)
+    if own is not None:
+        return own
+    cursor_column, pk_columns = getattr(source, "cursor_column", None), getattr(source, "pk_columns", None)
+    if cursor_column is None or pk_columns is None:
+        raise ConfigurationError(
+            f"{type(source).__name__} has no cursor_column and pk_columns; give the trigger a normalizer="
+        )
+    return RecordNormalizer(
+        cursor_column,
+        pk_columns,
+        created_column=getattr(source, "created_column", None),
+        deleted_column=getattr(source, "deleted_column", None),
+    )
+
+
+def normalized(
+    normalizer: Normalizer, records: Sequence[RawRecord], source: SourceDescriptor, metadata: Mapping[str, Any]
+) -> list[RowChange]:
+    """Return the events of a batch, each carrying the batch's metadata."""
+    shared = MappingProxyType(dict(metadata))
+    try:
+        if isinstance(normalizer, RecordNormalizer):
+            return normalizer.batch(records, source, shared)
+        return [_joined(normalizer(record, source), shared) for record in records]
+    except SerializationError:
+        raise
+    except KeyError as missing:
+        raise SerializationError(f"A record has no column {missing}", source=source.name) from missing
+    except Exception as error:
+        raise SerializationError(f"The normalizer failed: {type(error).__name__}: {error}") from error
+
+
+def _joined(event: object, metadata: Mapping[str, Any]) -> RowChange:
+    if not isinstance(event, RowChange):
+        raise SerializationError(f"The normalizer returned a {type(event).__name__}, not a RowChange")
+    return event.with_metadata(MappingProxyType({**metadata, **event.metadata}) if event.metadata else metadata)
+
+
+def _key_reader(columns: Sequence[str]) -> Callable[[RawRecord], dict[str, CursorPart]]:
+    if len(columns) == 1:
+        only = columns[0]
+        return lambda record: {only: record[only]}
+    return lambda record: {column: record[column] for column in columns}
+
+
+def _operation_reader(
+    cursor_column: str, created_column: str | None, deleted_column: str | None
+) -> Callable[[RawRecord], Operation]:
+    def of_living(record: RawRecord) -> Operation:
+        if created_column is None:
+            return "upsert"
+        return "insert" if record[created_column] == record[cursor_column] else "update"
+
+    if deleted_column is None:
+        return of_living if created_column is not None else lambda _record: "upsert"
+    return lambda record: "delete" if record[deleted_column] else of_living(record)

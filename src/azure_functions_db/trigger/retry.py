@@ -1,0 +1,45 @@
+"""When to try again, and after how long."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from azure_functions_db.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Calls a failed handler again within the same tick, with growing pauses in between."""
+
+    max_attempts: int = 3
+    """How often the handler is called at most, the first time included."""
+    delay_seconds: float = 1.0
+    multiplier: float = 2.0
+    max_delay_seconds: float = 30.0
+    jitter: float = 0.1
+    """How far a pause may stray from its length, as a part of it."""
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ConfigurationError("RetryPolicy: max_attempts must be at least 1")
+        if min(self.delay_seconds, self.max_delay_seconds) < 0 or self.multiplier < 1 or not 0 <= self.jitter <= 1:
+            raise ConfigurationError(
+                "RetryPolicy: delays must not be negative, multiplier at least 1, jitter between 0 and 1"
+            )
+
+    def pauses(self, chance: Callable[[], float] = random.random) -> Iterator[float]:
+        """Return the pause before each further attempt; there are none left when attempts are used up."""
+        for retry in range(self.max_attempts - 1):
+            # An exponent without a bound would overflow long before the cap is applied.
+            length = min(self.delay_seconds * self.multiplier ** min(retry, 64), self.max_delay_seconds)
+            yield length * (1 + self.jitter * (2 * chance() - 1))
+
+
+ONCE = RetryPolicy(max_attempts=1)
+FETCH_RETRIES = RetryPolicy(max_attempts=3, delay_seconds=0.2, max_delay_seconds=2.0)
+"""Reading again after a passing database error: harmless, and cheaper than a lost tick."""

@@ -1,0 +1,270 @@
+"""One poll, from the lease to the last commit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError
+from azure_functions_db.core.serializers import datetime_text
+from azure_functions_db.core.signals import (
+    BatchCommitted,
+    FetchedNothing,
+    LateCommitAwaited,
+    LeaseSkipped,
+    Stage,
+    TickCompleted,
+    TickResult,
+    TickStarted,
+)
+from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts
+from azure_functions_db.trigger.claim import claim_on
+from azure_functions_db.trigger.delivery import Delivery
+from azure_functions_db.trigger.interruption import Interruption, TickCancelled
+from azure_functions_db.trigger.lag import lag_of
+from azure_functions_db.trigger.lease import Lease
+from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.retry import FETCH_RETRIES
+from azure_functions_db.trigger.stages import Stages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.trigger.handler import Handler
+    from azure_functions_db.trigger.settings import PollSettings
+
+# With too few rows a bad one cannot be told from an outage: see `poison.Search`.
+_ROWS_TO_TELL_APART = 10
+
+
+class Tick:
+    """One run of a poller: whoever gets the lease handles what has changed and moves the checkpoint."""
+
+    def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
+        self.settings = settings
+        self.handler = handler
+        self.interruption = Interruption()
+        self.stages = Stages(
+            poller_name=settings.name,
+            invocation_id=invocation_id or settings.new_id(),
+            clock=settings.monotonic,
+            notice=settings.observers.notice,
+        )
+        self.stage = self.stages.stage
+        self.say = self.stages.say
+        self.started_at = settings.now()
+        self._began = settings.monotonic()
+        self._result = TickResult.EMPTY
+        self._source_is_open = False
+        self._batches = self._fetched = self._handled = 0
+
+    def run(self) -> int:
+        """Return the number of events handled; 0 when there were none or somebody else is at it."""
+        with self._told(), self._cleared_up():
+            position = self._approach()
+            while position is not None:
+                batch = self._fetch(position)
+                if batch is None or not self._hold():
+                    break
+                Delivery(self, batch).run()
+                position = self._go_on_after(batch)
+        return self._handled
+
+    def cancel(self) -> None:
+        """End the tick without a further commit; callable from any thread."""
+        self.interruption.cancel()
+
+    def _approach(self) -> Checkpoint | None:
+        """Return the checkpoint, None when another instance holds the lease."""
+        with self.stage(Stage.ACQUIRE):
+            try:
+                self.lease.approach()
+            except LeaseConflictError:
+                self._skip()
+                return None
+        with self.stage(Stage.LOAD):
+            return self.lease.claim.load()
+
+    def _fetch(self, position: Checkpoint) -> Batch | None:
+        """Return the next batch, None when nothing has changed."""
+        began = self.settings.monotonic()
+        timing = Timing()
+        result = self._read(position, timing)
+        if result.horizon is not None:
+            self.say(LateCommitAwaited, horizon=result.horizon)
+        if not result.records:
+            self.say(FetchedNothing, fetch_duration_ms=timing.ms, checkpoint_before=position)
+            return None
+        self._fetched += len(result.records)
+        return self._normalized(result, position, began, timing)
+
+    def _hold(self) -> bool:
+        """Hold the lease from now on; False when another instance was faster."""
+        if self.lease.is_held:
+            return True
+        with self.stage(Stage.ACQUIRE):
+            try:
+                self.lease.hold()
+            except LeaseConflictError:
+                self._skip()
+                return False
+        return True
+
+    def commit(self, batch: Batch) -> None:
+        """Move the checkpoint behind the batch, in the write that proves the lease."""
+        batch.after = {**batch.after, "updated_at": datetime_text(self.settings.now())}
+        batch.is_last = self._is_last(batch)
+        with self.stage(Stage.COMMIT, batch.id, batch.committing):
+            self.lease.commit(batch.after, last=batch.is_last)
+
+    def _go_on_after(self, batch: Batch) -> Checkpoint | None:
+        """Tell what was done; return the position to go on from, None when the tick is over."""
+        self._batches += 1
+        self._handled += batch.handled
+        self._result = TickResult.HANDLED
+        with suppress(PollerError), self.stage(Stage.ACKNOWLEDGE, batch.id):
+            self.settings.source.acknowledge(batch.after)
+        self._tell_of(batch)
+        return None if batch.is_last else batch.after
+
+    def _is_last(self, batch: Batch) -> bool:
+        if not batch.more or self._batches + 1 >= self.settings.max_batches_per_tick:
+            return True
+        budget = self.settings.time_budget_seconds
+        # The next batch is expected to take as long as this one.
+        now = self.settings.monotonic()
+        return budget is not None and 2 * now - batch.began > self._began + budget
+
+    def _read(self, position: Checkpoint, timing: Timing) -> FetchResult:
+        pauses = FETCH_RETRIES.pauses()
+        while True:
+            try:
+                with self.stage(Stage.FETCH, timing=timing):
+                    self._open_source()
+                    return self.settings.source.fetch_changes(position, self._limit(position))
+            except FetchError as error:
+                pause = next(pauses, None)
+                if pause is None or not error.transient:
+                    raise
+                self.pause(pause)
+
+    def _limit(self, position: Checkpoint) -> int:
+        settings = self.settings
+        if settings.quarantine is not None and failed_attempts(position) >= settings.max_attempts - 1:
+            return max(settings.batch_size, _ROWS_TO_TELL_APART)
+        return settings.batch_size
+
+    def _normalized(self, result: FetchResult, position: Checkpoint, began: float, fetching: Timing) -> Batch:
+        batch_id = f"batch_{self.settings.new_id()}"
+        attempts = failed_attempts(position)
+        fetched_at = self.settings.now()
+        metadata = {"batch_id": batch_id, "attempt": attempts + 1, "fetched_at": fetched_at}
+        with self.stage(Stage.NORMALIZE, batch_id):
+            events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata)
+        after = committed_checkpoint(
+            result.next_checkpoint, batch_id=batch_id, updated_at=datetime_text(fetched_at), row_count=len(events)
+        )
+        more = bool(result.more) if result.more is not None else len(events) >= self.settings.batch_size
+        return Batch(
+            id=batch_id,
+            events=events,
+            before=position,
+            after=after,
+            more=more,
+            began=began,
+            attempts=attempts,
+            fetching=fetching,
+        )
+
+    def pause(self, seconds: float) -> None:
+        """Wait before another try, but not through an interruption."""
+        (self.settings.sleep or self.interruption.pause)(seconds)
+        self.interruption.check()
+
+    def _skip(self) -> None:
+        self._result = TickResult.SKIPPED
+        rival = self.lease.claim.rival
+        staleness = (self.settings.now() - rival.heartbeat_at).total_seconds() if rival else None
+        self.say(LeaseSkipped, lease=rival, staleness_seconds=staleness)
+
+    def _open_source(self) -> None:
+        if not self._source_is_open:
+            self.settings.source.open()
+            self._source_is_open = True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of the tick's beginning and of its end, however it comes."""
+        with self.stage(Stage.DESCRIPTOR):
+            self.descriptor = self.settings.source.source_descriptor
+        self.stages.source = self.descriptor.name
+        self.say(TickStarted, batch_size=self.settings.batch_size)
+        failure: BaseException | None = None
+        try:
+            yield
+        except TickCancelled as cancelled:
+            self._result, failure = TickResult.CANCELLED, cancelled
+            raise
+        except BaseException as error:
+            self._result, failure = TickResult.FAILED, error
+            raise
+        finally:
+            self.say(
+                TickCompleted,
+                result=self._result,
+                fetched_count=self._fetched,
+                handled_count=self._handled,
+                batches=self._batches,
+                duration_ms=(self.settings.monotonic() - self._began) * 1000,
+                ended_at=self.settings.now(),
+                error=failure,
+            )
+
+    @contextmanager
+    def _cleared_up(self) -> Iterator[None]:
+        """Give back the lease and the source at the end; failing at that is told, not raised."""
+        self.lease = self._new_lease()
+        try:
+            yield
+        finally:
+            self.lease.stop()
+            if self.lease.claim.lease_id is not None:
+                with suppress(PollerError), self.stage(Stage.RELEASE):
+                    self.lease.claim.release()
+            if self._source_is_open:
+                with suppress(PollerError), self.stage(Stage.CLOSE):
+                    self.settings.source.close()
+
+    def _new_lease(self) -> Lease:
+        settings = self.settings
+        claim = claim_on(
+            settings.store,
+            settings.name,
+            fingerprint=self.descriptor.fingerprint,
+            ttl_seconds=settings.lease_ttl_seconds,
+            transactional=settings.transactional,
+        )
+        return Lease(
+            claim,
+            ttl_seconds=settings.lease_ttl_seconds,
+            clock=settings.monotonic,
+            interruption=self.interruption,
+            stages=self.stages,
+        )
+
+    def _tell_of(self, batch: Batch) -> None:
+        self.say(
+            BatchCommitted,
+            batch_id=batch.id,
+            batch_size=self.settings.batch_size,
+            fetched_count=len(batch.events),
+            handled_count=batch.handled,
+            checkpoint_before=batch.before,
+            checkpoint_after=batch.after,
+            lease_owner=self.lease.owner,
+            fetch_duration_ms=batch.fetching.ms,
+            handler_duration_ms=batch.handling.ms,
+            commit_duration_ms=batch.committing.ms,
+            lag_seconds=lag_of(batch.events[-1].cursor, self.settings.now()),
+        )

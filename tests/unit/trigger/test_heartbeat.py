@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from azure_functions_db.core.errors import HandlerError, LostLeaseError
+from azure_functions_db.core.signals import LeaseRenewFailed
+from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.heartbeat import Heartbeat
+from azure_functions_db.trigger.tenure import Tenure, margin_of
+from tests.unit.trigger.poller import Collected, ListSource, Recorder, poller, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from azure_functions_db.trigger.events import RowChange
+
+TTL = 1.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Beating:
+    """A heartbeat that is beaten by hand, with a clock that is set by hand."""
+
+    def __init__(self, renew: Callable[[], None], ttl: float = 100) -> None:
+        self.clock = Clock()
+        self.told: list[tuple[Exception, bool]] = []
+        self.tenure = Tenure(ttl, 0.0, self.clock)
+        self.heartbeat = Heartbeat(
+            renew=renew,
+            tenure=self.tenure,
+            ttl_seconds=ttl,
+            clock=self.clock,
+            tell=lambda error, lost: self.told.append((error, lost)),
+        )
+
+
+def fail(error: Exception) -> Callable[[], None]:
+    def renew() -> None:
+        raise error
+
+    return renew
+
+
+@pytest.mark.parametrize(("ttl", "margin"), [(120, 5), (20, 5), (4, 1), (1, 0.25)])
+def test_the_margin_is_five_seconds_or_a_quarter(ttl: float, margin: float) -> None:
+    assert margin_of(ttl) == margin
+
+
+def test_a_renewal_counts_from_the_moment_it_was_sent() -> None:
+    beating = Beating(lambda: setattr(beating.clock, "now", beating.clock.now + 20))
+    beating.clock.now = 50
+    beating.heartbeat.beat()
+    assert beating.tenure.remaining() == pytest.approx(50 + 95 - 70)
+
+
+def test_a_passing_storage_error_is_told_and_the_lease_stays_ours() -> None:
+    beating = Beating(fail(OSError("down")))
+    beating.clock.now = 94
+    beating.heartbeat.beat()
+    assert [lost for _, lost in beating.told] == [False]
+    assert not beating.tenure.is_set()
+
+
+def test_a_lease_that_was_not_renewed_in_time_is_lost_by_our_own_clock() -> None:
+    beating = Beating(fail(OSError("down")))
+    beating.clock.now = 95
+    assert beating.tenure.is_set()
+    beating.clock.now = 0
+    assert beating.tenure.is_set(), "what was lost once stays lost"
+
+
+def test_a_renewal_that_hangs_past_the_end_does_not_win_the_lease_back() -> None:
+    beating = Beating(lambda: setattr(beating.clock, "now", 200))
+    beating.heartbeat.beat()
+    assert beating.tenure.is_set()
+
+
+def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
+    beating = Beating(fail(LostLeaseError("taken")))
+    beating.heartbeat.beat()
+    assert beating.tenure.is_set()
+    assert [lost for _, lost in beating.told] == [True]
+
+
+def test_nothing_is_renewed_beside_a_commit_nor_after_the_end() -> None:
+    renewals: list[int] = []
+    beating = Beating(lambda: renewals.append(1))
+    with beating.heartbeat.quiet():
+        thread = threading.Thread(target=beating.heartbeat.beat)
+        thread.start()
+        assert renewals == []
+    thread.join()
+    assert renewals == [1]
+    beating.heartbeat.stop()
+    beating.heartbeat.beat()
+    assert renewals == [1]
+
+
+def test_waiting_for_the_loss_ends_with_it() -> None:
+    tenure = Tenure(100, time.monotonic(), time.monotonic)
+    assert not tenure.wait(0.01)
+    threading.Timer(0.05, tenure.lose).start()
+    assert tenure.wait(10)
+
+
+class Watched(MemoryStateStore):
+    """Tells of each renewal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.renewals: list[str | None] = []
+        self.fault: Exception | None = None
+        self.renewed = threading.Condition()
+
+    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
+        with self.renewed:
+            self.renewals.append(invocation.get())
+            self.renewed.notify_all()
+        if self.fault is not None:
+            raise self.fault
+        super().renew_lease(poller_name, lease_id, ttl_seconds)
+
+    def wait_for_renewals(self, count: int) -> None:
+        with self.renewed:
+            assert self.renewed.wait_for(lambda: len(self.renewals) >= count, timeout=30)
+
+
+invocation: contextvars.ContextVar[str | None] = contextvars.ContextVar("invocation", default=None)
+
+
+def test_a_handler_of_three_ttls_keeps_its_lease_beside_a_competitor() -> None:
+    store = Watched()
+    other = MemoryStateStore(shared_with=store)
+    source, mine, theirs = ListSource(3), Collected(), Collected()
+
+    def slow(events: list[RowChange], context: Any) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < 3 * TTL:
+            assert run(poller(source, other, lease_ttl_seconds=TTL), theirs) == 0
+            context.lease_lost.wait(TTL / 10)
+        assert not context.lease_lost.is_set()
+        mine(events)
+
+    assert run(poller(source, store, lease_ttl_seconds=TTL), slow) == 3
+    assert theirs.batches == []
+    assert len(mine.batches) == 1
+    assert run(poller(source, other, lease_ttl_seconds=TTL), theirs) == 0
+
+
+def test_renewals_carry_the_context_of_the_invocation() -> None:
+    store = Watched()
+    invocation.set("inv-7")
+    run(poller(ListSource(3), store, lease_ttl_seconds=TTL), lambda _events: store.wait_for_renewals(1))
+    assert store.renewals[0] == "inv-7"
+
+
+def test_a_quick_handler_renews_nothing() -> None:
+    store = Watched()
+    run(poller(ListSource(3), store), Collected())
+    assert store.renewals == []
+
+
+def test_a_handler_is_told_of_a_lost_lease_and_nothing_is_committed() -> None:
+    store, told = Watched(), []
+
+    def handler(_events: list[RowChange], context: Any) -> None:
+        MemoryStateStore(shared_with=store).break_lease("orders")
+        told.append(context.lease_lost.wait(30))
+
+    with pytest.raises(LostLeaseError):
+        run(poller(ListSource(3), store, lease_ttl_seconds=TTL), handler)
+    assert told == [True]
+    assert store.load_checkpoint("orders") == {}
+
+
+def test_a_handler_that_fails_because_of_the_lost_lease_is_a_lost_lease() -> None:
+    store = Watched()
+
+    def handler(_events: list[RowChange], context: Any) -> None:
+        MemoryStateStore(shared_with=store).break_lease("orders")
+        context.lease_lost.wait(30)
+        raise RuntimeError("stopped")
+
+    with pytest.raises(LostLeaseError):
+        run(poller(ListSource(3), store, lease_ttl_seconds=TTL), handler)
+
+
+def test_storage_that_is_down_for_longer_than_the_lease_loses_it() -> None:
+    store, recorder = Watched(), Recorder()
+    store.fault = OSError("down")
+
+    def handler(_events: list[RowChange], context: Any) -> None:
+        assert context.lease_lost.wait(30)
+
+    with pytest.raises(LostLeaseError):
+        run(poller(ListSource(3), store, lease_ttl_seconds=TTL, observers=[recorder]), handler)
+    failed = recorder.of(LeaseRenewFailed)
+    assert len(failed) > 1, "a failed renewal is tried again"
+    assert not failed[0].lost
+
+
+def test_storage_that_comes_back_in_time_keeps_the_lease() -> None:
+    store = Watched()
+    store.fault = OSError("down")
+
+    def handler(_events: list[RowChange]) -> None:
+        store.wait_for_renewals(2)
+        store.fault = None
+        store.wait_for_renewals(4)
+
+    assert run(poller(ListSource(3), store, lease_ttl_seconds=2 * TTL), handler) == 3
+
+
+def test_no_heartbeat_outlives_its_tick() -> None:
+    def fail_after_renewal(_events: list[RowChange]) -> None:
+        store.wait_for_renewals(1)
+        raise ValueError
+
+    store = Watched()
+    with pytest.raises(HandlerError):
+        run(poller(ListSource(3), store, lease_ttl_seconds=TTL), fail_after_renewal)
+    beating = [thread for thread in threading.enumerate() if thread.name == "azfdb-heartbeat"]
+    for thread in beating:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import pytest
+
+from azure_functions_db.core.errors import CommitError, HandlerError, RowsFailed, SerializationError
+from azure_functions_db.core.signals import RowQuarantined
+from azure_functions_db.state.memory import MemoryStateStore
+from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from azure_functions_db.core.types import QuarantinedRow
+    from azure_functions_db.trigger.events import RowChange
+
+
+@dataclass
+class Sink:
+    """Keeps rows in a dict, and what the checkpoint was when they came."""
+
+    store: Any
+    rows: dict[str, QuarantinedRow] = field(default_factory=dict)
+    checkpoints: list[Any] = field(default_factory=list)
+    broken: bool = False
+
+    def put(self, rows: Sequence[QuarantinedRow]) -> None:
+        if self.broken:
+            raise OSError("disk full")
+        self.checkpoints.append(self.store.load_checkpoint("orders"))
+        self.rows |= {row.event_id: row for row in rows}
+
+    def entries(self, poller_name: str | None = None) -> Iterable[QuarantinedRow]:
+        return self.rows.values()
+
+    def remove(self, poller_name: str, event_id: str) -> None:
+        self.rows.pop(event_id, None)
+
+
+class Choosy(Collected):
+    """Fails on some ids, and on everything during an outage."""
+
+    def __init__(self, *bad: int) -> None:
+        super().__init__()
+        self.bad = set(bad)
+        self.is_down = False
+        self.calls = 0
+
+    def __call__(self, events: Sequence[RowChange]) -> None:
+        self.calls += 1
+        for event in events:
+            if self.is_down or event.pk["id"] in self.bad:
+                raise ValueError(f"cannot digest {event.pk['id']!r}")
+        super().__call__(events)
+
+
+@pytest.fixture(params=["looking", "plain"])
+def store(request: pytest.FixtureRequest) -> Any:
+    return MemoryStateStore() if request.param == "looking" else PlainStore()
+
+
+@pytest.fixture
+def sink(store: Any) -> Sink:
+    return Sink(store)
+
+
+def fails(trigger: Any, handler: Any, times: int = 1, error: type[Exception] = HandlerError) -> None:
+    for _ in range(times):
+        with pytest.raises(error):
+            run(trigger, handler)
+
+
+def test_one_poison_row_in_forty_is_put_aside_and_the_stream_goes_on(store: Any, sink: Sink) -> None:
+    source, handler, recorder = ListSource(60), Choosy(17), Recorder()
+    trigger = poller(source, store, batch_size=40, quarantine=sink, max_attempts=2, observers=[recorder])
+    fails(trigger, handler)
+    assert run(trigger, handler) == 39
+    assert handler.ids == [number for number in range(40) if number != 17]
+    [row] = sink.rows.values()
+    assert (row.poller_name, row.error_type, row.error) == ("orders", "ValueError", "cannot digest 17")
+    assert row.attempts == 2
+    assert row.event["pk"] == {"id": 17}
+    assert "cursor" not in sink.checkpoints[0], "the row was in the sink before the checkpoint passed it"
+    assert len(recorder.of(RowQuarantined)) == 1
+    assert run(trigger, handler) == 20
+
+
+def test_a_poison_row_at_the_end_of_a_batch_is_found(store: Any, sink: Sink) -> None:
+    handler = Choosy(9)
+    assert run(poller(ListSource(10), store, quarantine=sink, max_attempts=1), handler) == 9
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [9]
+
+
+def test_many_poison_rows_at_the_start_do_not_block_for_ever(store: Any, sink: Sink) -> None:
+    handler = Choosy(*range(25))
+    trigger = poller(ListSource(40), store, quarantine=sink, max_attempts=1)
+    fails(trigger, handler, times=2)
+    assert run(trigger, handler) == 15
+    assert len(sink.rows) == 25
+
+
+def test_an_outage_puts_nothing_aside_and_moves_nothing(store: Any, sink: Sink) -> None:
+    handler = Choosy()
+    handler.is_down = True
+    trigger = poller(ListSource(40), store, quarantine=sink, max_attempts=2)
+    fails(trigger, handler, times=5)
+    assert not sink.rows
+    assert "cursor" not in store.load_checkpoint("orders")
+    handler.is_down = False
+    assert run(trigger, handler) == 40
+
+
+def test_a_lone_poison_row_waits_until_it_can_be_told_from_an_outage(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(1), Choosy(0)
+    trigger = poller(source, store, quarantine=sink, max_attempts=1)
+    fails(trigger, handler, times=3)
+    assert not sink.rows
+    source.rows.append({"id": 1, "version": 1})
+    assert run(trigger, handler) == 1
+    assert len(sink.rows) == 1
+
+
+def test_batches_of_one_row_get_past_a_poison_row_too(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(5), Choosy(0)
+    trigger = poller(source, store, batch_size=1, quarantine=sink, max_attempts=2)
+    fails(trigger, handler)
+    assert run(trigger, handler) == 4
+    assert all(len(batch) == 1 for batch in handler.batches)
+
+
+def test_attempts_survive_a_restart(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(5), Choosy(3)
+    for _ in range(3):
+        fails(poller(source, store, quarantine=sink, max_attempts=4), handler)
+    assert run(poller(source, store, quarantine=sink, max_attempts=4), handler) == 4
+    assert next(iter(sink.rows.values())).attempts == 4
+    assert "failed_attempts" not in store.load_checkpoint("orders")["metadata"]
+
+
+def test_without_a_sink_the_batch_is_retried_for_ever(store: Any) -> None:
+    handler = Choosy(3)
+    trigger = poller(ListSource(5), store, max_attempts=1)
+    fails(trigger, handler, times=4)
+    assert store.load_checkpoint("orders") == {}
+
+
+def test_a_sink_that_fails_keeps_the_checkpoint_where_it_is(store: Any, sink: Sink) -> None:
+    sink.broken = True
+    trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1)
+    fails(trigger, Choosy(3), error=CommitError)
+    assert "cursor" not in store.load_checkpoint("orders")
+
+
+def test_a_handler_names_its_culprits(store: Any, sink: Sink) -> None:
+    calls = []
+
+    def handler(events: Sequence[RowChange]) -> None:
+        calls.append(len(events))
+        raise RowsFailed({events[2].event_id: "no such customer", events[4].event_id: KeyError("x")})
+
+    assert run(poller(ListSource(10), store, quarantine=sink, max_attempts=1), handler) == 8
+    assert {row.event["pk"]["id"]: row.error_type for row in sink.rows.values()} == {2: "RowsFailed", 4: "KeyError"}
+    assert calls == [10, 10]
+
+
+def test_a_handler_that_names_strangers_is_searched_like_any_other(store: Any, sink: Sink) -> None:
+    def handler(_events: Sequence[RowChange]) -> None:
+        raise RowsFailed({"nobody": "?"})
+
+    fails(poller(ListSource(4), store, quarantine=sink, max_attempts=1), handler)
+    assert not sink.rows
+
+
+class Order(pydantic.BaseModel):
+    id: int
+    version: int
+    amount: pydantic.PositiveInt = 1
+
+
+def test_the_handler_is_given_models(store: Any) -> None:
+    handler = Collected()
+    run(poller(ListSource(2), store, model=Order), handler)
+    assert handler.batches == [[Order(id=0, version=0), Order(id=1, version=0)]]
+
+
+def test_a_row_that_fits_no_model_is_an_error_and_with_a_sink_a_failed_row(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(5), Collected()
+    source.rows[3]["amount"] = -1
+    fails(poller(source, store, model=Order), handler, error=SerializationError)
+    assert handler.batches == []
+    trigger = poller(source, store, model=Order, quarantine=sink, max_attempts=2)
+    fails(trigger, handler, error=SerializationError)
+    assert run(trigger, handler) == 4
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [3]
+    assert [model.id for model in handler.batches[0]] == [0, 1, 2, 4]
+
+
+def test_a_model_that_fits_no_row_puts_nothing_aside(store: Any, sink: Sink) -> None:
+    source = ListSource(5)
+    for row in source.rows:
+        row["amount"] = -1
+    trigger = poller(source, store, model=Order, quarantine=sink, max_attempts=1)
+    fails(trigger, Collected(), times=3)
+    assert not sink.rows
