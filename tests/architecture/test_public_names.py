@@ -11,6 +11,7 @@ import azure_functions_db
 import pytest
 
 PUBLIC_NAMES = """
+    BlobCheckpointStore
     CommitError
     ConfigurationError
     CursorPart
@@ -21,11 +22,13 @@ PUBLIC_NAMES = """
     DbError
     EngineProvider
     FetchError
+    FileStateStore
     FingerprintMismatchError
     HandlerError
     LeaseAcquireError
     LeaseConflictError
     LostLeaseError
+    MemoryStateStore
     MetricsCollector
     NotFoundError
     PollerError
@@ -34,7 +37,9 @@ PUBLIC_NAMES = """
     RowsFailed
     SerializationError
     SourceConfigurationError
+    SqlStateStore
     StateStoreError
+    TableStateStore
     WriteError
     __version__
 """.split()
