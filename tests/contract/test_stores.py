@@ -6,7 +6,6 @@ import json
 import secrets
 import threading
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,31 +38,29 @@ class TestFileStateStore(StateStoreContract):
 
 class TestBlobCheckpointStore(StateStoreContract):
     @pytest.fixture
-    def new_store(self, azurite: str, blob_container: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
+    def new_store(self, azurite: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
         monkeypatch.setenv("AzureWebJobsStorage", azurite)
-        return partial(BlobCheckpointStore, container=blob_container)
-
-
-class TestBlobCheckpointStoreOfAClient(StateStoreContract):
-    @pytest.fixture
-    def new_store(self, azurite: str, blob_container: str) -> Iterator[NewStore]:
-        from azure.storage.blob import ContainerClient
-
-        with ContainerClient.from_connection_string(azurite, blob_container) as client:
-            yield partial(BlobCheckpointStore, container_client=client)
+        return partial(BlobCheckpointStore, container="contract", app_name=a_new_app())
 
 
 class TestSqlStateStore(StateStoreContract):
-    @pytest.fixture
-    def new_store(self, database_url: str) -> NewStore:
-        return partial(SqlStateStore, url=database_url)
+    @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+    def new_store(self, request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+        urls = {"sqlite": f"sqlite:///{tmp_path}/state.db"}
+        url = urls.get(request.param) or request.getfixturevalue(f"{request.param}_url")
+        return partial(SqlStateStore, url=url, table="contract_state", app_name=a_new_app())
 
 
 class TestTableStateStore(StateStoreContract):
     @pytest.fixture
     def new_store(self, azurite: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
         monkeypatch.setenv("AzureWebJobsStorage", azurite)
-        return partial(TableStateStore, table=f"test{secrets.token_hex(8)}")
+        return partial(TableStateStore, table="contract", app_name=a_new_app())
+
+
+def a_new_app() -> str:
+    """Two apps in one place never meet: an app's name is all the isolation that a test needs."""
+    return f"app-{secrets.token_hex(8)}"
 
 
 class FiveMethods:

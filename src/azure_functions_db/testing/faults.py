@@ -90,6 +90,6 @@ class FaultyStateStore(DocumentStateStore):
         app_name: str | None = None,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
-        self._memory = shared_with._memory if shared_with else MemoryBackend()  # noqa: SLF001 - same class
+        self._memory: MemoryBackend = shared_with._memory if shared_with else MemoryBackend()  # noqa: SLF001
         self.faults = FaultyBackend(self._memory)
         super().__init__(self.faults, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
