@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     )
     from azure_functions_db.core.ports import MetricsCollector
     from azure_functions_db.core.types import CursorPart, CursorValue
+    from azure_functions_db.state.blob import BlobCheckpointStore
+    from azure_functions_db.state.file import FileStateStore
+    from azure_functions_db.state.memory import MemoryStateStore
+    from azure_functions_db.state.sql import SqlStateStore
+    from azure_functions_db.state.table import TableStateStore
 
 # Each name is imported from its module when it is first asked for: a cold start pays only for
 # what the app uses.
@@ -68,10 +73,16 @@ _HOMES = {
     ],
     "core.ports": ["MetricsCollector"],
     "core.types": ["CursorPart", "CursorValue"],
+    "state.blob": ["BlobCheckpointStore"],
+    "state.file": ["FileStateStore"],
+    "state.memory": ["MemoryStateStore"],
+    "state.sql": ["SqlStateStore"],
+    "state.table": ["TableStateStore"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BlobCheckpointStore",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -82,11 +93,13 @@ __all__ = [
     "DbError",
     "EngineProvider",
     "FetchError",
+    "FileStateStore",
     "FingerprintMismatchError",
     "HandlerError",
     "LeaseAcquireError",
     "LeaseConflictError",
     "LostLeaseError",
+    "MemoryStateStore",
     "MetricsCollector",
     "NotFoundError",
     "PollerError",
@@ -95,7 +108,9 @@ __all__ = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SqlStateStore",
     "StateStoreError",
+    "TableStateStore",
     "WriteError",
     "__version__",
 ]

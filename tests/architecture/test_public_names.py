@@ -12,6 +12,7 @@ import pytest
 import azure_functions_db
 
 PUBLIC_NAMES = [
+    "BlobCheckpointStore",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -22,11 +23,13 @@ PUBLIC_NAMES = [
     "DbError",
     "EngineProvider",
     "FetchError",
+    "FileStateStore",
     "FingerprintMismatchError",
     "HandlerError",
     "LeaseAcquireError",
     "LeaseConflictError",
     "LostLeaseError",
+    "MemoryStateStore",
     "MetricsCollector",
     "NotFoundError",
     "PollerError",
@@ -35,7 +38,9 @@ PUBLIC_NAMES = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SqlStateStore",
     "StateStoreError",
+    "TableStateStore",
     "WriteError",
     "__version__",
 ]

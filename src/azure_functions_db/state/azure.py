@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -76,7 +77,16 @@ def asked(poller_name: str | None, work: Callable[[], T]) -> T:
 def error_code(failure: AzureError) -> str:
     """Return the service's own code of the error, such as ``ContainerNotFound``."""
     code = getattr(failure, "error_code", None)
-    return str(getattr(code, "value", code) or type(failure).__name__)
+    return str(getattr(code, "value", code) or _code_in_body(failure) or type(failure).__name__)
+
+
+def _code_in_body(failure: AzureError) -> str | None:
+    # The table client leaves the code of a refused insert where the service put it.
+    response: Any = getattr(failure, "response", None)
+    try:
+        return str(json.loads(response.text())["odata.error"]["code"])
+    except (AttributeError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _translated(poller_name: str | None, failure: AzureError) -> StateStoreError:

@@ -87,8 +87,14 @@ class DocumentStateStore(Resets):
 
     def release_lease(self, poller_name: str, lease_id: str) -> None:
         """Free the lease at once; a lease already lost is no error."""
-        with suppress(LostLeaseError):
-            self._advance(poller_name, lease_id, lambda held: released(held, lease_id, self._clock()), ends=True)
+        slot = self._slots[poller_name]
+        try:
+            with suppress(LostLeaseError):
+                self._advance(poller_name, lease_id, lambda held: released(held, lease_id, self._clock()))
+        finally:
+            # After a failure too: a lease that this store does not remember it may retake at once.
+            with slot.lock:
+                slot.drop(lease_id)
 
     def load_checkpoint(self, poller_name: str) -> Checkpoint:
         """Return the checkpoint, or an empty dict for a poller that has none yet."""

@@ -1,0 +1,234 @@
+"""State in a SQL table: one row per poller, written only against its version number."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from azure_functions_db.core.config import config_of
+from azure_functions_db.core.engine import default_provider
+from azure_functions_db.core.errors import DbConnectionError, StateStoreError
+from azure_functions_db.core.failures import code_of, is_schema_change
+from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, outside_transactions
+from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.names import poller_of
+from azure_functions_db.state.store import DocumentStateStore, utc_now
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Iterator
+
+    from sqlalchemy import ColumnElement, Connection, Engine, Table
+    from sqlalchemy.exc import DBAPIError
+
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.state.backend import Version
+    from azure_functions_db.state.names import DocumentName
+
+T = TypeVar("T")
+
+_LONGEST_NAME = 200
+
+
+class SqlBackend:
+    """Rows of ``(app_name, poller_name, document, version)``; the table is made when it is missing."""
+
+    def __init__(self, engine: Callable[[], Engine], table: str, schema: str | None) -> None:
+        self._engine = engine
+        self._place = (table, schema)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the table; whoever works on the same one can share a transaction."""
+        return self._engine()
+
+    @cached_property
+    def table(self) -> Table:
+        """The table's definition."""
+        return _state_table(*self._place)
+
+    def ddl(self) -> str:
+        """Return the statement that makes the table in this database's dialect."""
+        from sqlalchemy.schema import CreateTable
+
+        return f"{str(CreateTable(self.table).compile(self.engine)).strip()};"
+
+    def read(self, name: DocumentName) -> Stored | None:
+        """Return the document, or None where there is none."""
+        with self._failures(name):
+            try:
+                return self._read(name)
+            except _database_error() as failure:
+                if not is_schema_change(failure) or self._joined() is not None:
+                    raise
+            self._make_table()
+            return self._read(name)
+
+    def create(self, name: DocumentName, content: bytes) -> Version | None:
+        """Write a new document and return its version; None when there is one already."""
+        from sqlalchemy import insert
+        from sqlalchemy.exc import IntegrityError
+
+        row = {"app_name": name.app, "poller_name": name.poller, "document": content.decode(), "version": 1}
+        with self._failures(name):
+            try:
+                self._run(lambda connection: connection.execute(insert(self.table), row))
+            except IntegrityError:
+                return None
+        return 1
+
+    def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
+        """Write over the version that was read; None when it is no longer the current one."""
+        from sqlalchemy import update
+
+        following = int(version) + 1
+        current = (self._is(name)) & (self.table.c.version == version)
+        change = update(self.table).where(current).values(document=content.decode(), version=following)
+        with self._failures(name):
+            changed = self._run(lambda connection: connection.execute(change).rowcount)
+        return following if changed == 1 else None
+
+    def pollers(self, app: str) -> Iterable[str]:
+        """Return the encoded poller names that have a document, of one encoded app."""
+        from sqlalchemy import select
+
+        wanted = select(self.table.c.poller_name).where(self.table.c.app_name == app)
+        with self._failures(None):
+            return self._run(lambda connection: list(connection.scalars(wanted)))
+
+    def _read(self, name: DocumentName) -> Stored | None:
+        from sqlalchemy import select
+
+        wanted = select(self.table.c.document, self.table.c.version).where(self._is(name))
+        if self._joined() is not None:
+            # Inside a transaction a plain read may show how things were when that began.
+            wanted = wanted.with_for_update()
+        row = self._run(lambda connection: connection.execute(wanted).one_or_none())
+        return None if row is None else Stored(row.document.encode(), row.version)
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        joined = self._joined()
+        if joined is not None:
+            return work(joined)
+        with self.engine.begin() as connection:
+            return work(connection)
+
+    def _joined(self) -> Connection | None:
+        return ambient_connection(self.engine)
+
+    def _is(self, name: DocumentName) -> ColumnElement[bool]:
+        return (self.table.c.app_name == name.app) & (self.table.c.poller_name == name.poller)
+
+    def _make_table(self) -> None:
+        from sqlalchemy.schema import CreateTable
+
+        try:
+            self._run(lambda connection: connection.execute(CreateTable(self.table, if_not_exists=True)))
+        except _database_error():
+            # Another process may have made it in the same moment.
+            if not self._run(lambda connection: _has_table(connection, self.table)):
+                raise
+
+    @contextmanager
+    def _failures(self, name: DocumentName | None) -> Iterator[None]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (SQLAlchemyError, DbConnectionError) as failure:
+            raise self._translated(failure, poller_of(name.poller) if name else None) from failure
+
+    def _translated(self, failure: Exception, poller_name: str | None) -> StateStoreError:
+        reason = code_of(failure) if isinstance(failure, _database_error()) else None
+        of_poller = f" of poller {poller_name!r}" if poller_name else ""
+        return StateStoreError(
+            f"The table {self.table.fullname} failed on the state{of_poller}: {reason or type(failure).__name__}",
+            poller_name=poller_name,
+            table=self.table.fullname,
+        )
+
+
+class SqlStateStore(DocumentStateStore):
+    """Keeps state in a table of a SQL database; a checkpoint can be committed with the handler's own writes.
+
+    The table is made on first use. Where the login may not do that, run what `ddl` returns.
+    """
+
+    _backend: SqlBackend
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str = "azfdb_state",
+        schema: str | None = None,
+        engine_provider: EngineProvider | None = None,
+        source_fingerprint: str | None = None,
+        app_name: str | None = None,
+        clock: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
+        config = config_of(url, db_config)
+
+        def engine() -> Engine:
+            return (engine_provider or default_provider()).get_engine(config)
+
+        backend = SqlBackend(engine, table, schema)
+        super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
+
+    def ddl(self) -> str:
+        """Return the statement that makes the table, in this database's dialect."""
+        return self._backend.ddl()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Open a transaction that this store and every writer on the same engine share.
+
+        Leaving it commits; an exception rolls back, checkpoint and the handler's writes alike.
+        """
+        try:
+            with ambient_transaction(self._backend.engine) as connection:
+                yield connection
+        except BaseException:
+            # What was written in it is gone, or nobody knows: remember nothing of it.
+            self._slots.doubt_all()
+            raise
+
+    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
+        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+        # A heartbeat goes on beside the handler's transaction, on a connection of its own.
+        with outside_transactions():
+            super().renew_lease(poller_name, lease_id, ttl_seconds)
+
+
+def _state_table(name: str, schema: str | None) -> Table:
+    from sqlalchemy import BigInteger, Column, MetaData, String, Table, Text
+    from sqlalchemy.dialects import mysql
+
+    # MySQL compares texts loosely and keeps little in a TEXT, unless it is told otherwise.
+    exact = mysql.VARCHAR(_LONGEST_NAME, charset="ascii", collation="ascii_bin")
+    key: Any = String(_LONGEST_NAME).with_variant(exact, "mysql", "mariadb")
+    document: Any = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+    return Table(
+        name,
+        MetaData(),
+        Column("app_name", key, primary_key=True),
+        Column("poller_name", key, primary_key=True),
+        Column("document", document, nullable=False),
+        Column("version", BigInteger, nullable=False),
+        schema=schema,
+    )
+
+
+def _database_error() -> type[DBAPIError]:
+    from sqlalchemy.exc import DBAPIError
+
+    return DBAPIError
+
+
+def _has_table(connection: Connection, table: Table) -> bool:
+    from sqlalchemy import inspect
+
+    return bool(inspect(connection).has_table(table.name, table.schema))
