@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db._version import __version__
 
 if TYPE_CHECKING:
+    from azure_functions_db.adapter.sqlalchemy import SqlAlchemySource
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.errors import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 # Each name is imported from its module when it is first asked for: a cold start pays only for
 # what the app uses.
 _HOMES = {
+    "adapter.sqlalchemy": ["SqlAlchemySource"],
     "core.config": ["DbConfig"],
     "core.engine": ["EngineProvider"],
     "core.errors": [
@@ -95,6 +97,7 @@ __all__ = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SqlAlchemySource",
     "StateStoreError",
     "WriteError",
     "__version__",

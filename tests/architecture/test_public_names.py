@@ -35,6 +35,7 @@ PUBLIC_NAMES = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SqlAlchemySource",
     "StateStoreError",
     "WriteError",
     "__version__",
