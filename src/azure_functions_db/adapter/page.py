@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.plan import BOUND, LIMIT
+from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
 
@@ -29,6 +29,11 @@ class Page:
     rows: Sequence[Any]
     end: Position
     more: bool
+
+
+def empty_page(start: Position) -> Page:
+    """Return a page without rows."""
+    return Page(Header((), ()), (), start, more=False)
 
 
 def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Any = None) -> Page:
@@ -74,7 +79,7 @@ def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound
     statement = plan.page(len(start.values), inclusive=start.inclusive, bounded=bound is not None)
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
-        parameters[BOUND] = bound
+        parameters |= plan.bounded(bound)
     with connection.execute(statement, parameters) as result, _driver_errors(connection):
         cursor = result.cursor  # the driver's own: its tuples need no further wrapping
         return header_of(connection.dialect, cursor.description), cursor.fetchall()

@@ -62,33 +62,26 @@ class Plan:
         key = (given, inclusive, bounded)
         if key not in self._statements:
             page = self._filtered(self._everything(), given, inclusive=inclusive)
-            if bounded:
-                page = page.where(self.cursor <= self._bound(BOUND, self.definition.cursor_column))
+            page = page.where(*self._below(bounded=bounded))
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
             self._statements[key] = page.order_by(*self.order).limit(limit)
         return self._statements[key]
 
-    def newest(self, given: int, *, inclusive: bool = False) -> Select[Any]:
+    def newest(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest cursor after a position, filters left aside.
 
         They are left aside because any visible cursor serves as a bound, and this one the index knows.
         """
-        from sqlalchemy import select
-
-        key = ("newest", given, inclusive)
+        key = ("newest", given, inclusive, bounded)
         if key not in self._statements:
-            exact = self.exact.get(self.definition.cursor_column, self.cursor)
-            after = self._after(given, inclusive=inclusive)
-            newest = select(exact.label("newest")).where(self.cursor.is_not(None), *after)
+            after = [*self._after(given, inclusive=inclusive), *self._below(bounded=bounded)]
+            newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
             self._statements[key] = newest.order_by(*(column.desc() for column in self.order)).limit(1)
         return self._statements[key]
 
     def last(self) -> Select[Any]:
         """Return the statement for the highest position there is."""
-        from sqlalchemy import select
-
-        columns = [self.exact.get(name, self.shape.column(name)) for name in self.definition.order_columns]
-        newest = select(*columns).where(self.cursor.is_not(None))
+        newest = self._raw(self.definition.order_columns).where(self.cursor.is_not(None))
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
     def without_cursor(self) -> Select[Any]:
@@ -101,6 +94,10 @@ class Plan:
     def parameters(self, position: Sequence[Any]) -> dict[str, Any]:
         """Return the values that a statement for this position binds."""
         return {f"azfdb_p{i}": value for i, value in enumerate(position)}
+
+    def bounded(self, bound: Any) -> dict[str, Any]:
+        """Return the value that a bounded statement binds besides its position."""
+        return {BOUND: bound}
 
     def records(self, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
         """Return the records of a page."""
@@ -120,6 +117,16 @@ class Plan:
         extra = {name: len(self._own(header)) + i for i, name in enumerate(self.exact)}
         places = [extra.get(name, header.names.index(name)) for name in self.definition.order_columns]
         return lambda row: tuple(values.storable(row[place]) for place in places)
+
+    def _raw(self, names: Sequence[str]) -> Select[Any]:
+        """Select columns of the position, to be had as the driver gives them."""
+        from sqlalchemy import select, type_coerce, types
+
+        columns = [self.exact.get(name, self.shape.column(name)) for name in names]
+        return select(*(type_coerce(column, types.NullType()) for column in columns))
+
+    def _below(self, *, bounded: bool) -> list[ColumnElement[bool]]:
+        return [self.cursor <= self._bound(BOUND, self.definition.cursor_column)] if bounded else []
 
     def _own(self, header: Header) -> tuple[str, ...]:
         return header.names[: len(header.names) - len(self.exact)]

@@ -15,6 +15,7 @@ from azure_functions_db.adapter.page import Page, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
+from azure_functions_db.adapter.settled import Patience, read_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
 from azure_functions_db.adapter.values import storable
 from azure_functions_db.core.config import config_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
+    from azure_functions_db.adapter.horizon import Grade, Watch
     from azure_functions_db.adapter.shape import Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
@@ -65,6 +67,10 @@ class SqlAlchemySource:
     - ``settle_seconds``:
       Keep this distance from the database's clock; for databases that do not show their running
       transactions, and for writers whose clocks are off.
+    - ``horizon_wait_seconds``:
+      How long a fetch that finds nothing it may read waits for running transactions to end.
+    - ``horizon_cap_seconds``:
+      After this time, running transactions that have not written anything are no longer waited for.
     """
 
     def __init__(
@@ -90,6 +96,8 @@ class SqlAlchemySource:
         in_flight: InFlight = "wait",
         settle_seconds: float | None = None,
         name: str | None = None,
+        horizon_wait_seconds: float = 0.25,
+        horizon_cap_seconds: float | None = 300.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -117,10 +125,12 @@ class SqlAlchemySource:
         )
         self.name = name or self._definition.label
         self._provider = engine_provider
-        self._clock = clock
-        self._sleep = sleep
+        self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, clock, sleep)
         self._plan: Plan | None = None
         self._started: Position | None = None
+        self._watch: Watch | None = None
+        self._watched = False
+        self._backlog = False
 
     @property
     def cursor_column(self) -> str:
@@ -182,21 +192,36 @@ class SqlAlchemySource:
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
-        return self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size).records
+        _, page = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+        return self._records(page)
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
-        return self._fetched(lambda plan, connection: self._position(plan, checkpoint, connection), limit)
+        start, page = self._fetched(lambda plan, connection: self._position(plan, checkpoint, connection), limit)
+        records = self._records(page)
+        horizon = self._watch.horizon() if self._watch else None
+        return FetchResult(records, self._next_checkpoint(checkpoint, start, page.end), page.more, horizon)
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
         with reading(self.name), self._connected(self._engine()) as connection:
             return int(connection.execute(self._current_plan().without_cursor()).scalar_one())
 
+    def late_commit_grade(self) -> Grade:
+        """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
+        with reading(self.name):
+            plan = self._current_plan()
+            watch = self._current_watch(plan)
+            if watch is None:
+                return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
+            with self._connected(self._engine()) as connection:
+                watch.look(connection, plan, BEGINNING)
+            return watch.grade
+
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
 
-    def _fetched(self, position: Callable[[Plan, Connection], Position], limit: int) -> FetchResult:
+    def _fetched(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
         if limit < 1:
             raise SourceConfigurationError(f"A page has at least one row, not {limit}")
         with reading(self.name):
@@ -207,17 +232,45 @@ class SqlAlchemySource:
                     raise
             return self._read(position, limit)
 
-    def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> FetchResult:
+    def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
         plan = self._current_plan()
         with self._connected(self._engine()) as connection:
-            page = self._page(connection, plan, position(plan, connection), limit)
-        if page.rows and not plan.fits(page.header):
-            self._shape_changed()
-            plan = self._current_plan()
-        return FetchResult(plan.records(page.header, page.rows), checkpoint_after(plan, page.end), page.more)
+            start = position(plan, connection)
+            return start, self._page(connection, plan, start, limit)
+
+    def _records(self, page: Page) -> list[RawRecord]:
+        if not page.rows:
+            return []
+        with reading(self.name):
+            if not self._current_plan().fits(page.header):
+                self._shape_changed()
+            return self._current_plan().records(page.header, page.rows)
+
+    def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
+        """Return the checkpoint after a page; one that did not move stays as it was written."""
+        written = checkpoint.get("cursor")
+        if start != end or (written is None and self._definition.start_at == "now"):
+            return checkpoint_after(self._current_plan(), end)
+        return {} if written is None else {"cursor": written}
 
     def _page(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-        return read_page(connection, plan, start, limit)
+        watch = self._current_watch(plan)
+        if watch is None:
+            return read_page(connection, plan, start, limit)
+        if self._backlog and watch.bound is not None:
+            page = read_page(connection, plan, start, limit, watch.bound)
+            if page.more:
+                return page
+            connection.rollback()
+        page = read_settled(watch, connection, plan, start, limit, self._patience)
+        self._backlog = page.more
+        return page
+
+    def _current_watch(self, plan: Plan) -> Watch | None:
+        if not self._watched:
+            self._watch = watch_for(self.name, plan, self._patience)
+            self._watched = True
+        return self._watch
 
     def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
         known = position_in(plan, checkpoint, connection)
@@ -270,8 +323,8 @@ class SqlAlchemySource:
         return repr(shape.types) != repr(known.shape.types)
 
     def _forget(self) -> None:
-        self._plan = None
-        self._started = None
+        self._plan = self._started = self._watch = None
+        self._watched = self._backlog = False
 
 
 def _schema_errors() -> type[DBAPIError]:
