@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db._version import __version__
 
 if TYPE_CHECKING:
+    from azure_functions_db.adapter.sqlalchemy import SqlAlchemySource
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.errors import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 # Each name is imported from its module when it is first asked for: a cold start pays only for
 # what the app uses.
 _HOMES = {
+    "adapter.sqlalchemy": ["SqlAlchemySource"],
     "core.config": ["DbConfig"],
     "core.engine": ["EngineProvider"],
     "core.errors": [
@@ -108,6 +110,7 @@ __all__ = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SqlAlchemySource",
     "SqlStateStore",
     "StateStoreError",
     "TableStateStore",

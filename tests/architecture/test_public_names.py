@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import azure_functions_db
 
 PUBLIC_NAMES = [
     "BlobCheckpointStore",
@@ -38,8 +37,7 @@ PUBLIC_NAMES = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
-    "SqlStateStore",
-    "StateStoreError",
+@@NAMES@@    "StateStoreError",
     "TableStateStore",
     "WriteError",
     "__version__",

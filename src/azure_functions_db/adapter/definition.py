@@ -1,0 +1,171 @@
+"""What a source reads, checked once so that everything behind it can rely on it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from azure_functions_db.adapter.partition import Partition
+from azure_functions_db.adapter.sqltext import checked_condition, checked_query, parameter_names
+from azure_functions_db.core.engine import parsed_url
+from azure_functions_db.core.errors import SourceConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.types import CursorValue
+
+InFlight = Literal["wait", "ignore"]
+
+# The few options of a URL that say which database is meant; all others are the driver's business.
+_PLACE_OPTIONS = {"host", "port", "service", "unix_socket", "dbname", "database"}
+_ODBC_PLACE = re.compile(r"(server|address|database|uid)\s*=\s*([^;]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A table or a query, its cursor, its key and its filters."""
+
+    table: str | None
+    query: str | None
+    schema: str | None
+    cursor_column: str
+    pk_columns: tuple[str, ...]
+    where: str | None
+    parameters: Mapping[str, Any] = field(repr=False)
+    columns: tuple[str, ...] | None
+    created_column: str | None
+    deleted_column: str | None
+    partition: Partition | None
+    start_at: CursorValue
+    in_flight: InFlight
+    settle_seconds: float | None
+    strategy: str
+
+    @property
+    def label(self) -> str:
+        """The source's name where the user gave none."""
+        if self.table is None:
+            return "query"
+        return f"{self.schema}.{self.table}" if self.schema else self.table
+
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """The cursor, then the key without it."""
+        return (self.cursor_column, *(name for name in self.pk_columns if name != self.cursor_column))
+
+    @property
+    def needed_columns(self) -> tuple[str, ...]:
+        """Every column that is named, once."""
+        marks = (name for name in (self.created_column, self.deleted_column) if name)
+        return tuple(dict.fromkeys((*(self.columns or ()), *self.order_columns, *marks)))
+
+    def fingerprint(self, config: DbConfig) -> str:
+        """Return what tells this definition from any other; passwords and driver options do not count."""
+        told = {
+            "place": _place(config.resolved().connection_url),
+            "schema": self.schema,
+            "table": self.table,
+            "query": self.query,
+            "cursor_column": self.cursor_column,
+            "pk_columns": self.pk_columns,
+            "where": self.where,
+            "parameters": {name: [type(value).__name__, str(value)] for name, value in self.parameters.items()},
+            "partition": str(self.partition) if self.partition else None,
+            "strategy": self.strategy,
+        }
+        return f"sha256:{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()}"
+
+
+def defined(
+    *,
+    table: str | None,
+    query: str | None,
+    schema: str | None,
+    cursor_column: str,
+    pk_columns: Sequence[str],
+    where: str | None,
+    parameters: Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    partition: tuple[int, int] | None,
+    in_flight: InFlight,
+    settle_seconds: float | None,
+    strategy: str,
+    operation_mode: str,
+    **others: Any,
+) -> Definition:
+    """Return the definition of these arguments; `SourceConfigurationError` says what cannot be."""
+    _require((table is None) != (query is None), "Give exactly one of table= and query=")
+    _require(schema is None or table is not None, "schema= goes with table=, a query names its own")
+    _require(strategy == "cursor", f"strategy={strategy!r} is unknown: this source knows 'cursor'")
+    _require(operation_mode == "upsert_only", f"operation_mode={operation_mode!r} is unknown: use 'upsert_only'")
+    _require(in_flight in {"wait", "ignore"}, f"in_flight={in_flight!r} must be 'wait' or 'ignore'")
+    _require(settle_seconds is None or _is_amount(settle_seconds), "settle_seconds= must be a number, 0 or more")
+    _require(not isinstance(pk_columns, str), "pk_columns= is a list of names, not a text")
+    where = None if where is None else checked_condition(_text("where", where))
+    query = None if query is None else checked_query(_text("query", query))
+    for name in (table, schema, others["created_column"], others["deleted_column"]):
+        _require(name is None or _is_name(name), f"{name!r} is no name of a table or column")
+    return Definition(
+        table=table,
+        query=query,
+        schema=schema,
+        cursor_column=_names("cursor_column", [cursor_column])[0],
+        pk_columns=_names("pk_columns", pk_columns),
+        where=where,
+        parameters=_parameters(where, query, parameters or {}),
+        columns=None if columns is None else _names("columns", columns),
+        partition=None if partition is None else Partition.checked(partition),
+        in_flight=in_flight,
+        settle_seconds=settle_seconds,
+        strategy=strategy,
+        **others,
+    )
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise SourceConfigurationError(message)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _text(argument: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise SourceConfigurationError(f"{argument}= must be a text, not {type(value).__name__}")
+    return value
+
+
+def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    checked = tuple(names)
+    _require(bool(checked), f"{argument}= needs at least one column name")
+    _require(all(map(_is_name, checked)), f"{argument}= must hold column names")
+    _require(len(set(checked)) == len(checked), f"{argument}= names a column twice")
+    return checked
+
+
+def _parameters(where: str | None, query: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = parameter_names(where or "") | parameter_names(query or "")
+    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - wanted)
+    _require(not missing, f"parameters= lacks {', '.join(missing)}")
+    _require(not unknown, f"parameters= has {', '.join(unknown)}, which neither where= nor query= uses")
+    return dict(given)
+
+
+def _place(connection_url: str) -> dict[str, Any]:
+    url = parsed_url(connection_url)
+    options: dict[str, Any] = {name: value for name, value in url.query.items() if name in _PLACE_OPTIONS}
+    if odbc := url.query.get("odbc_connect"):
+        options["odbc"] = sorted((name.lower(), value) for name, value in _ODBC_PLACE.findall(str(odbc)))
+    place = [url.get_backend_name(), url.username, url.host, url.port, url.database]
+    return {"url": place, "options": options}

@@ -1,0 +1,83 @@
+"""Turns what goes wrong underneath a source into the errors that a poller knows."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from azure_functions_db.core.errors import (
+    ConfigurationError,
+    CursorSerializationError,
+    DbConnectionError,
+    FetchError,
+    PollerError,
+    SourceConfigurationError,
+)
+from azure_functions_db.core.failures import code_of, is_connection_failure, is_schema_change, is_transient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.exc import DBAPIError
+
+# Syntax errors, unknown names and missing rights: trying again changes nothing.
+_MYSQL_DEFINITION = {1052, 1054, 1064, 1109, 1142, 1143, 1146, 1248, 1305}
+_DUCKDB_DEFINITION = {"BinderException", "CatalogException", "ParserException", "PermissionException"}
+_SQLITE_DEFINITION = re.compile(
+    r"syntax error|no such|unrecognized token|incomplete input|ambiguous column", re.IGNORECASE
+)
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Raise `SourceConfigurationError` for a wrong definition and `FetchError` for a failed read."""
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+    try:
+        yield
+    except PollerError:
+        raise
+    except ConfigurationError as error:
+        raise SourceConfigurationError(
+            f"Source {source!r}: {error}", source=source, table=error.table, setting=error.setting
+        ) from None
+    except DbConnectionError as error:
+        raise FetchError(f"Source {source!r}: {error}", source=source, transient=True) from error
+    except CursorSerializationError as error:
+        raise FetchError(f"Source {source!r}: {error}", source=source) from error
+    except DBAPIError as error:
+        raise _translated(source, error) from error
+    except SQLAlchemyError as error:
+        raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
+
+
+def _translated(source: str, error: DBAPIError) -> PollerError:
+    reason = _reason(error)
+    if _is_definition_fault(error):
+        return SourceConfigurationError(f"Source {source!r} does not fit its database: {reason}", source=source)
+    transient = is_transient(error)
+    if is_connection_failure(error):
+        return FetchError(
+            f"Source {source!r}: the database cannot be reached: {reason}", source=source, transient=transient
+        )
+    return FetchError(f"Source {source!r} cannot be read: {reason}", source=source, transient=transient)
+
+
+def _reason(error: DBAPIError) -> str:
+    code = code_of(error)
+    told = " ".join(str(error.orig).split())
+    return told if code is None or code in told else f"{told} ({code})"
+
+
+def _is_definition_fault(error: DBAPIError) -> bool:
+    cause = error.orig
+    state = getattr(cause, "sqlstate", None)
+    if isinstance(state, str):
+        return state.startswith("42")
+    if getattr(cause, "sqlite_errorname", None):
+        return bool(_SQLITE_DEFINITION.search(str(cause)))
+    if type(cause).__name__ in _DUCKDB_DEFINITION:
+        return True
+    number = cause.args[0] if cause is not None and cause.args else None
+    return number in _MYSQL_DEFINITION or is_schema_change(error)

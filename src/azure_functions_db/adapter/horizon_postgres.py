@@ -1,0 +1,97 @@
+"""Running transactions of PostgreSQL, as any role sees them.
+
+Every transaction holds a lock on its virtual id from its begin to its end, and `pg_locks` shows it to
+everybody. A backend gives the lock up after its rows have become visible. The view reads those locks
+first and the shared lock table after them, in which a prepared transaction appears before it gives up
+its virtual id: it cannot slip through between the two. Transactions of other databases, and of the
+server itself (autovacuum has no user), cannot write here and do not count.
+
+The newest cursor value and the list come from one statement: its snapshot is taken before it runs, the
+view is read while it runs, so the list is the younger one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.adapter.generations import Transaction
+from azure_functions_db.adapter.horizon import DrainingWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from sqlalchemy import Connection, Select
+
+    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.adapter.position import Position
+
+_RUNNING = """
+SELECT coalesce(json_agg(json_build_array(held.virtualtransaction, held.pid, held.writes,
+           coalesce(session.usename, prepared.owner),
+           extract(epoch FROM clock_timestamp() - coalesce(session.xact_start, prepared.prepared)))), '[]')
+FROM (SELECT virtualtransaction, pid, bool_or(locktype = 'transactionid') AS writes, max(transactionid::text) AS xid
+      FROM pg_locks
+      WHERE granted AND mode = 'ExclusiveLock' AND locktype IN ('virtualxid', 'transactionid')
+        AND pid IS DISTINCT FROM pg_backend_pid()
+      GROUP BY virtualtransaction, pid) AS held
+LEFT JOIN pg_stat_activity AS session ON session.pid = held.pid
+LEFT JOIN pg_prepared_xacts AS prepared ON held.pid IS NULL AND prepared.transaction::text = held.xid
+WHERE (session.pid IS NULL OR (session.datname = current_database() AND session.usesysid IS NOT NULL))
+  AND (prepared.transaction IS NULL OR prepared.database = current_database())
+"""
+
+
+class PostgresWatch(DrainingWatch):
+    """Reads up to where the transactions of this database allow it."""
+
+    _prepared: frozenset[Hashable] = frozenset()
+
+    def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
+        """See the newest cursor value, then who is running."""
+        newest, parameters = self._newest(connection, plan, start)
+        sight = connection.execute(_sight(newest), parameters).one()
+        if sight.newest is None:
+            return False
+        if sight.replays:
+            self._give_up("a replica does not know the transactions that run on its primary")
+        self._see(sight.newest, sight.clock if _is_aware(sight.newest) else sight.naive_clock)
+        self._note(sight.running)
+        return True
+
+    def _note(self, rows: list[list[Any]]) -> None:
+        running = {row[0]: _transaction(*row) for row in rows}
+        prepared = frozenset(key for key, transaction in running.items() if transaction.mark)
+        fresh = [running[key] for key in prepared - self._prepared]
+
+        def successors(then: Transaction) -> Iterable[Transaction]:
+            if then.key in running:
+                return [running[then.key]]
+            # It has ended, or it is one of those that were prepared since the last look.
+            return [] if then.mark else fresh
+
+        self._list(running, successors)
+        self._prepared = prepared
+
+
+def _sight(newest: Select[Any]) -> Select[Any]:
+    from sqlalchemy import DateTime, cast, func, select, text
+
+    clock = func.clock_timestamp()
+    # A naive column may hold the session's time or UTC: the earlier of the two is the safe assumption.
+    naive = func.least(cast(clock, DateTime), func.timezone("UTC", clock))
+    return select(
+        newest.scalar_subquery().label("newest"),
+        clock.label("clock"),
+        naive.label("naive_clock"),
+        func.pg_is_in_recovery().label("replays"),
+        text(f"({_RUNNING}) AS running"),
+    )
+
+
+def _transaction(key: str, pid: int | None, writes: bool, user: str | None, age: float | None) -> Transaction:
+    session = f"prepared {key.partition('/')[2]}" if pid is None else str(pid)
+    return Transaction(key, session, user, writes, None if age is None else float(age), mark=pid is None)
+
+
+def _is_aware(newest: Any) -> bool:
+    return getattr(newest, "tzinfo", None) is not None

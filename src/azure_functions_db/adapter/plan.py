@@ -1,0 +1,177 @@
+"""The statements of one source on one shape of its table, made once and used for every page."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.adapter import keyset, values
+from azure_functions_db.adapter.rows import row_builder
+from azure_functions_db.adapter.shape import bound_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import ColumnElement, Dialect, Select
+
+    from azure_functions_db.adapter.definition import Definition
+    from azure_functions_db.adapter.shape import Header, Shape
+    from azure_functions_db.core.types import RawRecord
+
+BOUND = "azfdb_bound"
+LIMIT = "azfdb_limit"
+
+
+class Plan:
+    """What to send to the database, and how to read what comes back."""
+
+    def __init__(self, definition: Definition, shape: Shape, dialect: Dialect) -> None:
+        shape.require(definition.needed_columns)
+        for name in definition.order_columns:
+            values.require_orderable(name, shape.types[name], dialect)
+        self.definition = definition
+        self.shape = shape
+        self.dialect = dialect
+        self._statements: dict[tuple[Any, ...], Select[Any]] = {}
+        self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
+
+    @property
+    def cursor(self) -> ColumnElement[Any]:
+        """The cursor column."""
+        return self.order[0]
+
+    @cached_property
+    def order(self) -> list[ColumnElement[Any]]:
+        """The columns of the position: cursor, then key."""
+        return [self.shape.column(name) for name in self.definition.order_columns]
+
+    @cached_property
+    def exact(self) -> dict[str, ColumnElement[Any]]:
+        """What is read besides the record because the plain value is rounded."""
+        types = self.shape.types
+        found = {
+            name: values.exact(self.shape.column(name), types[name], self.dialect)
+            for name in self.definition.order_columns
+        }
+        return {name: expression for name, expression in found.items() if expression is not None}
+
+    def page(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
+        """Return the statement for a page after a position of ``given`` values (0: from the start)."""
+        from sqlalchemy import Integer, bindparam
+
+        key = (given, inclusive, bounded)
+        if key not in self._statements:
+            page = self._filtered(self._everything(), given, inclusive=inclusive)
+            page = page.where(*self._below(bounded=bounded))
+            limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
+            self._statements[key] = page.order_by(*self.order).limit(limit)
+        return self._statements[key]
+
+    def newest(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
+        """Return the statement for the highest cursor after a position, filters left aside.
+
+        They are left aside because any visible cursor serves as a bound, and this one the index knows.
+        """
+        key = ("newest", given, inclusive, bounded)
+        if key not in self._statements:
+            after = [*self._after(given, inclusive=inclusive), *self._below(bounded=bounded)]
+            newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
+            self._statements[key] = newest.order_by(*(column.desc() for column in self.order)).limit(1)
+        return self._statements[key]
+
+    def last(self) -> Select[Any]:
+        """Return the statement for the highest position there is."""
+        newest = self._raw(self.definition.order_columns).where(self.cursor.is_not(None))
+        return newest.order_by(*(column.desc() for column in self.order)).limit(1)
+
+    def without_cursor(self) -> Select[Any]:
+        """Return the statement that counts the rows whose cursor is NULL."""
+        from sqlalchemy import func, select
+
+        count = select(func.count()).select_from(self.shape.relation).where(self.cursor.is_(None))
+        return count.where(*self._own_filter())
+
+    def parameters(self, position: Sequence[Any]) -> dict[str, Any]:
+        """Return the values that a statement for this position binds."""
+        return {f"azfdb_p{i}": value for i, value in enumerate(position)}
+
+    def bounded(self, bound: Any) -> dict[str, Any]:
+        """Return the value that a bounded statement binds besides its position."""
+        return {BOUND: bound}
+
+    def records(self, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
+        """Return the records of a page."""
+        if header not in self._builders:
+            names = self._own(header)
+            converters = [self._converter(name, code) for name, code in zip(names, header.codes, strict=False)]
+            self._builders[header] = row_builder(names, converters, len(self.exact))
+        return self._builders[header](rows)
+
+    def fits(self, header: Header) -> bool:
+        """Tell whether a result has the columns that this plan was made for."""
+        expected = self.definition.columns and self.definition.needed_columns
+        return tuple(expected or self.shape.types) == self._own(header)
+
+    def positions(self, header: Header) -> Callable[[Any], tuple[Any, ...]]:
+        """Return a function that takes the position out of a raw row."""
+        extra = {name: len(self._own(header)) + i for i, name in enumerate(self.exact)}
+        places = [extra.get(name, header.names.index(name)) for name in self.definition.order_columns]
+        return lambda row: tuple(values.storable(row[place]) for place in places)
+
+    def _raw(self, names: Sequence[str]) -> Select[Any]:
+        """Select columns of the position, to be had as the driver gives them."""
+        from sqlalchemy import select, type_coerce, types
+
+        columns = [self.exact.get(name, self.shape.column(name)) for name in names]
+        return select(*(type_coerce(column, types.NullType()) for column in columns))
+
+    def _below(self, *, bounded: bool) -> list[ColumnElement[bool]]:
+        return [self.cursor <= self._bound(BOUND, self.definition.cursor_column)] if bounded else []
+
+    def _own(self, header: Header) -> tuple[str, ...]:
+        return header.names[: len(header.names) - len(self.exact)]
+
+    def _converter(self, name: str, code: Any) -> Callable[[Any], Any] | None:
+        kind = self.shape.types.get(name)
+        return None if kind is None else values.converter(kind, self.dialect, code)
+
+    def _everything(self) -> Select[Any]:
+        from sqlalchemy import select, text
+
+        extras = [expression.label(f"azfdb_exact{i}") for i, expression in enumerate(self.exact.values())]
+        if self.definition.columns is None:
+            # A star also brings the column that a migration added a minute ago.
+            return select(text("*"), *extras).select_from(self.shape.relation)
+        return select(*(self.shape.column(name) for name in self.definition.needed_columns), *extras)
+
+    def _filtered(self, everything: Select[Any], given: int, *, inclusive: bool) -> Select[Any]:
+        if not given:
+            everything = everything.where(self.cursor.is_not(None))
+        return everything.where(*self._after(given, inclusive=inclusive), *self._own_filter())
+
+    def _after(self, given: int, *, inclusive: bool) -> list[ColumnElement[bool]]:
+        if not given:
+            return []
+        names = self.definition.order_columns[:given]
+        parameters = [self._bound(f"azfdb_p{i}", name) for i, name in enumerate(names)]
+        if inclusive:
+            return [self.cursor >= parameters[0]]
+        return [keyset.after(self.order[:given], parameters, self.dialect.name)]
+
+    def _own_filter(self) -> list[Any]:
+        filters: list[Any] = []
+        if self.definition.where is not None:
+            # On a line of its own, the closing parenthesis cannot fall into a comment.
+            filters.append(bound_text(f"({self.definition.where}\n)", self.definition))
+        if self.definition.partition and self.partitions_in_sql:
+            filters.append(self.definition.partition.condition(self.shape.column(self.definition.pk_columns[0])))
+        return filters
+
+    @property
+    def partitions_in_sql(self) -> bool:
+        """Whether the database itself can pick the rows of a partition: a single integer key."""
+        key = self.definition.pk_columns
+        return len(key) == 1 and values.is_whole(self.shape.types[key[0]])
+
+    def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
+        return values.bound(parameter, self.shape.types[name], self.dialect)

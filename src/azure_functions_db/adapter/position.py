@@ -1,0 +1,79 @@
+"""Where a source stands: read from a checkpoint, written into the next one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.adapter import values
+from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.core.serializers import deserialize_position, serialize_position
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.core.types import Checkpoint, CursorValue
+
+
+@dataclass(frozen=True)
+class Position:
+    """The driver's values of cursor and key; nothing means the beginning.
+
+    ``inclusive`` is the wish to start *at* a cursor instead of after it.
+    """
+
+    values: tuple[Any, ...] = ()
+    inclusive: bool = False
+
+
+BEGINNING = Position()
+
+
+def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
+    """Return the checkpoint of a position; the beginning has one too, for an empty table."""
+    definition = plan.definition
+    parts = position.values or (None,) * len(definition.order_columns)
+    told = dict(zip(definition.order_columns, parts, strict=True))
+    key = {name: told[name] for name in definition.pk_columns}
+    return {"cursor": serialize_position(told[definition.cursor_column], key)}
+
+
+def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position | None:
+    """Return the position that a checkpoint holds, None if it holds none."""
+    written = checkpoint.get("cursor")
+    if written is None:
+        return None
+    cursor, *key = deserialize_position(written, plan.definition.pk_columns)
+    if cursor is None:
+        return BEGINNING
+    told = {**dict(zip(plan.definition.pk_columns, key, strict=True)), plan.definition.cursor_column: cursor}
+    if isinstance(written, list):
+        told = {name: values.coerced(value, plan.shape.types[name]) for name, value in told.items()}
+    return Position(_as_driver_values(plan, [told[name] for name in plan.definition.order_columns], connection))
+
+
+def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, inclusive: bool = False) -> Position:
+    """Return the position of a cursor alone, or of a cursor followed by its key."""
+    if cursor is None:
+        return BEGINNING
+    parts = list(cursor) if isinstance(cursor, tuple | list) else [cursor]
+    known = [plan.definition.cursor_column, *plan.definition.pk_columns]
+    if len(parts) == len(known):
+        told = dict(zip(known, parts, strict=True))
+        parts = [told[name] for name in plan.definition.order_columns]
+    elif len(parts) != 1:
+        raise SourceConfigurationError(f"A position is a cursor, or (cursor, key...) of {len(known)} values")
+    return Position(_as_driver_values(plan, parts, connection), inclusive=inclusive and len(parts) == 1)
+
+
+def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> tuple[Any, ...]:
+    names = plan.definition.order_columns
+    sample = None
+    if plan.dialect.name == "sqlite" and any(isinstance(part, dt.datetime) for part in parts):
+        sample = connection.execute(plan.newest(0)).scalar()
+    return tuple(
+        values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
+        for name, part in zip(names, parts, strict=False)
+    )

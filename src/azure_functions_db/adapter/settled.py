@@ -1,0 +1,84 @@
+"""Reads a page no further than late commits allow, and waits for them a little."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from azure_functions_db.adapter import values
+from azure_functions_db.adapter.horizon import RowversionWatch, SettledWatch, warn_of_late_commits
+from azure_functions_db.adapter.page import Page, empty_page, read_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from azure_functions_db.adapter.horizon import Watch
+    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.adapter.position import Position
+
+_STEP_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for running transactions: within a fetch, and until idle ones no longer count."""
+
+    wait_seconds: float
+    cap_seconds: float | None
+    clock: Callable[[], float] = field(repr=False)
+    sleep: Callable[[float], None] = field(repr=False)
+
+
+def watch_for(name: str, plan: Plan, patience: Patience) -> Watch | None:
+    """Return what finds the horizon on this database; None where there is nothing to watch."""
+    definition, kind = plan.definition, plan.shape.types[plan.definition.cursor_column]
+    if definition.in_flight == "wait":
+        match plan.dialect.name:
+            case "postgresql":
+                from azure_functions_db.adapter.horizon_postgres import PostgresWatch as Draining
+            case "mysql" | "mariadb":
+                from azure_functions_db.adapter.horizon_mysql import MysqlWatch as Draining  # type: ignore[assignment]
+            case "mssql" if values.type_name(kind) in {"ROWVERSION", "TIMESTAMP"}:
+                return RowversionWatch()
+            case _:
+                return _settled_or_none(name, plan)
+        settle, cap = definition.settle_seconds, patience.cap_seconds
+        return Draining(name, kind, settle_seconds=settle, cap_seconds=cap, clock=patience.clock)
+    return None if definition.settle_seconds is None else SettledWatch(kind, definition.settle_seconds)
+
+
+def writers_take_turns(plan: Plan) -> bool:
+    """Tell whether cursor values appear in their order anyway: SQLite hands out integers under its one write lock."""
+    return plan.dialect.name == "sqlite" and values.is_whole(plan.shape.types[plan.definition.cursor_column])
+
+
+def read_settled(
+    watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int, patience: Patience
+) -> Page:
+    """Read the page up to the horizon; wait a little when the horizon hides all there is."""
+    deadline = patience.clock() + patience.wait_seconds + watch.ripening_seconds
+    while watch.look(connection, plan, start):
+        connection.rollback()  # The rows must come from a snapshot that is younger than the look.
+        page = _page_below(watch, connection, plan, start, limit)
+        if page.rows or watch.is_settled or patience.clock() >= deadline:
+            return page
+        patience.sleep(_STEP_SECONDS)
+    return empty_page(start)
+
+
+def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
+    if watch.is_blind:
+        return read_page(connection, plan, start, limit)
+    if watch.bound is None:
+        return empty_page(start)
+    return read_page(connection, plan, start, limit, watch.bound)
+
+
+def _settled_or_none(name: str, plan: Plan) -> Watch | None:
+    if plan.definition.settle_seconds is not None:
+        return SettledWatch(plan.shape.types[plan.definition.cursor_column], plan.definition.settle_seconds)
+    if not writers_take_turns(plan):
+        warn_of_late_commits(name, f"{plan.dialect.name} does not show its running transactions")
+    return None

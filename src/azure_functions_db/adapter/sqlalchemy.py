@@ -1,0 +1,333 @@
+"""Cursor polling over any database that SQLAlchemy reaches."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.adapter.definition import InFlight, defined
+from azure_functions_db.adapter.failures import reading
+from azure_functions_db.adapter.page import Page, read_page
+from azure_functions_db.adapter.partition import Partition
+from azure_functions_db.adapter.plan import Plan
+from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
+from azure_functions_db.adapter.settled import Patience, read_settled, watch_for, writers_take_turns
+from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
+from azure_functions_db.adapter.values import storable
+from azure_functions_db.core.config import config_of
+from azure_functions_db.core.engine import default_provider
+from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.failures import is_schema_change
+from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.exc import DBAPIError
+
+    from azure_functions_db.adapter.horizon import Grade, Watch
+    from azure_functions_db.adapter.shape import Shape
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.core.types import Checkpoint, CursorValue, RawRecord
+
+
+class SqlAlchemySource:
+    """Reads the rows of a table or query that come after a checkpoint, in the order cursor, key.
+
+    Making one only checks its arguments; the database and the environment are first looked at when
+    something is read.
+
+    - ``url``, ``db_config``:
+      Exactly one of them; ``%NAME%`` stands for an environment variable.
+    - ``table``, ``query``:
+      Exactly one of them. ``query`` is wrapped as a subquery; it must be deterministic.
+    - ``cursor_column``:
+      Grows with every change: an integer, a timestamp, a version.
+    - ``pk_columns``:
+      Tell rows with the same cursor apart; stable, and unique together.
+    - ``where``, ``parameters``:
+      A condition on the rows, with ``:name`` parameters; it stays a unit, whatever is in it.
+    - ``columns``:
+      The columns to read; cursor, key and the two columns below always come along.
+    - ``created_column``, ``deleted_column``:
+      Tell an insert from an update (equal to the cursor: insert) and a soft delete (true or not NULL).
+    - ``partition``:
+      ``(index, count)``: only this share of the rows, by a stable hash of the key.
+    - ``start_at``:
+      Where to begin without a checkpoint: "beginning", "now", a cursor value (its rows included), or
+      ``(cursor, *key)`` (that row excluded).
+    - ``in_flight``:
+      "wait": do not read past what a running transaction may still write. "ignore": plain polling.
+    - ``settle_seconds``:
+      Keep this distance from the database's clock; for databases that do not show their running
+      transactions, and for writers whose clocks are off.
+    - ``horizon_wait_seconds``:
+      How long a fetch that finds nothing it may read waits for running transactions to end.
+    - ``horizon_cap_seconds``:
+      After this time, running transactions that have not written anything are no longer waited for.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str | None = None,
+        query: str | None = None,
+        schema: str | None = None,
+        cursor_column: str,
+        pk_columns: Sequence[str],
+        where: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        strategy: str = "cursor",
+        operation_mode: str = "upsert_only",
+        engine_provider: EngineProvider | None = None,
+        columns: Sequence[str] | None = None,
+        created_column: str | None = None,
+        deleted_column: str | None = None,
+        partition: tuple[int, int] | None = None,
+        start_at: CursorValue = "beginning",
+        in_flight: InFlight = "wait",
+        settle_seconds: float | None = None,
+        name: str | None = None,
+        horizon_wait_seconds: float = 0.25,
+        horizon_cap_seconds: float | None = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        try:
+            self._config = config_of(url, db_config)
+        except ConfigurationError as error:
+            raise SourceConfigurationError(str(error)) from None
+        self._definition = defined(
+            table=table,
+            query=query,
+            schema=schema,
+            cursor_column=cursor_column,
+            pk_columns=pk_columns,
+            where=where,
+            parameters=parameters,
+            columns=columns,
+            created_column=created_column,
+            deleted_column=deleted_column,
+            partition=partition,
+            start_at=start_at,
+            in_flight=in_flight,
+            settle_seconds=settle_seconds,
+            strategy=strategy,
+            operation_mode=operation_mode,
+        )
+        self.name = name or self._definition.label
+        self._provider = engine_provider
+        self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, clock, sleep)
+        self._plan: Plan | None = None
+        self._started: Position | None = None
+        self._watch: Watch | None = None
+        self._watched = False
+        self._backlog = False
+
+    @property
+    def cursor_column(self) -> str:
+        """The column whose value grows with every change."""
+        return self._definition.cursor_column
+
+    @property
+    def pk_columns(self) -> tuple[str, ...]:
+        """The columns that tell rows apart."""
+        return self._definition.pk_columns
+
+    @property
+    def created_column(self) -> str | None:
+        """The column that equals the cursor as long as a row has not been updated."""
+        return self._definition.created_column
+
+    @property
+    def deleted_column(self) -> str | None:
+        """The column that marks a row as deleted."""
+        return self._definition.deleted_column
+
+    @cached_property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Who this source is; the fingerprint changes when its definition does."""
+        with reading(self.name):
+            return SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+
+    def capability(self) -> AdapterCapability:
+        """Say what this source can tell about a change."""
+        return AdapterCapability(
+            detects_deletes=self.deleted_column is not None,
+            distinguishes_insert=self.created_column is not None,
+            partitions=True,
+        )
+
+    def partitioned(self, index: int, count: int) -> SqlAlchemySource:
+        """Return a source for one of several shares of the rows, to be polled under its own name."""
+        share = copy(self)
+        share._definition = replace(self._definition, partition=Partition.checked((index, count)))  # noqa: SLF001 - a copy
+        share.name = f"{self.name}[{index}/{count}]"
+        share._forget()  # noqa: SLF001 - a copy
+        return share
+
+    def open(self) -> None:
+        """Nothing to prepare: connections come from the pool, one page at a time."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Nothing to let go: the rows stay where they are."""
+
+    def validate(self) -> None:
+        """Raise `SourceConfigurationError` where the definition and the database disagree."""
+        with reading(self.name):
+            self._forget()
+            with self._connected(self._engine()) as connection:
+                self._page(connection, self._current_plan(), BEGINNING, 1)
+
+    def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
+        """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
+        _, page = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+        return self._records(page)
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
+        start, page = self._fetched(lambda plan, connection: self._position(plan, checkpoint, connection), limit)
+        records = self._records(page)
+        horizon = self._watch.horizon() if self._watch else None
+        return FetchResult(records, self._next_checkpoint(checkpoint, start, page.end), page.more, horizon)
+
+    def null_cursor_rows(self) -> int:
+        """Return how many rows can never be delivered because their cursor is NULL."""
+        with reading(self.name), self._connected(self._engine()) as connection:
+            return int(connection.execute(self._current_plan().without_cursor()).scalar_one())
+
+    def late_commit_grade(self) -> Grade:
+        """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
+        with reading(self.name):
+            plan = self._current_plan()
+            watch = self._current_watch(plan)
+            if watch is None:
+                return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
+            with self._connected(self._engine()) as connection:
+                watch.look(connection, plan, BEGINNING)
+            return watch.grade
+
+    def __repr__(self) -> str:
+        return f"SqlAlchemySource({self.name!r})"
+
+    def _fetched(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
+        if limit < 1:
+            raise SourceConfigurationError(f"A page has at least one row, not {limit}")
+        with reading(self.name):
+            try:
+                return self._read(position, limit)
+            except _schema_errors() as failure:
+                if not is_schema_change(failure) or not self._shape_changed():
+                    raise
+            return self._read(position, limit)
+
+    def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
+        plan = self._current_plan()
+        with self._connected(self._engine()) as connection:
+            start = position(plan, connection)
+            return start, self._page(connection, plan, start, limit)
+
+    def _records(self, page: Page) -> list[RawRecord]:
+        if not page.rows:
+            return []
+        with reading(self.name):
+            if not self._current_plan().fits(page.header):
+                self._shape_changed()
+            return self._current_plan().records(page.header, page.rows)
+
+    def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
+        """Return the checkpoint after a page; one that did not move stays as it was written."""
+        written = checkpoint.get("cursor")
+        if start != end or (written is None and self._definition.start_at == "now"):
+            return checkpoint_after(self._current_plan(), end)
+        return {} if written is None else {"cursor": written}
+
+    def _page(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
+        watch = self._current_watch(plan)
+        if watch is None:
+            return read_page(connection, plan, start, limit)
+        if self._backlog and watch.bound is not None:
+            page = read_page(connection, plan, start, limit, watch.bound)
+            if page.more:
+                return page
+            connection.rollback()
+        page = read_settled(watch, connection, plan, start, limit, self._patience)
+        self._backlog = page.more
+        return page
+
+    def _current_watch(self, plan: Plan) -> Watch | None:
+        if not self._watched:
+            self._watch = watch_for(self.name, plan, self._patience)
+            self._watched = True
+        return self._watch
+
+    def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
+        known = position_in(plan, checkpoint, connection)
+        if known is not None:
+            return known
+        if self._started is None:
+            self._started = self._start(plan, connection)
+        return self._started
+
+    def _start(self, plan: Plan, connection: Connection) -> Position:
+        match self._definition.start_at:
+            case "beginning":
+                return BEGINNING
+            case "now":
+                last = connection.execute(plan.last()).first()
+                return BEGINNING if last is None else Position(tuple(map(storable, last)))
+            case value:
+                return position_after(plan, value, connection, inclusive=True)
+
+    def _engine(self) -> Engine:
+        return (self._provider or default_provider()).get_engine(self._config)
+
+    @contextmanager
+    def _connected(self, engine: Engine) -> Iterator[Connection]:
+        """Lend a connection; a PostgreSQL one without a transaction, which would cost two round trips."""
+        with engine.connect() as connection:
+            if engine.dialect.name == "postgresql" and "isolation_level" not in self._config.engine_kwargs:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield connection
+
+    def _current_plan(self) -> Plan:
+        engine = self._engine()
+        if self._plan is None or self._plan.dialect is not engine.dialect:
+            self._plan = Plan(self._definition, self._shape(engine), engine.dialect)
+        return self._plan
+
+    def _shape(self, engine: Engine) -> Shape:
+        if self._definition.table is not None:
+            return table_shape(engine, self._definition.table, self._definition.schema)
+        with engine.connect() as connection:
+            return query_shape(connection, self._definition)
+
+    def _shape_changed(self) -> bool:
+        """Look at the table again and tell whether it is another than before."""
+        known, engine = self._plan, self._engine()
+        if known is None:
+            return False
+        shape = renewed_table_shape(engine, known.shape) if self._definition.table else self._shape(engine)
+        self._plan = Plan(self._definition, shape, engine.dialect)
+        return repr(shape.types) != repr(known.shape.types)
+
+    def _forget(self) -> None:
+        self._plan = self._started = self._watch = None
+        self._watched = self._backlog = False
+
+
+def _schema_errors() -> type[DBAPIError]:
+    from sqlalchemy.exc import DBAPIError
+
+    return DBAPIError

@@ -1,0 +1,174 @@
+"""Cursor and key values: what the driver handed out must compare exactly when it is handed back.
+
+A position holds the driver's own values, from before SQLAlchemy's result processing: a SQLite text
+stays that text, whatever its column is declared to be. They are bound without further processing, cast
+to the column's type where the database would otherwise compare in another one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from azure_functions_db.core.errors import CursorSerializationError, SourceConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import ColumnElement, Dialect
+    from sqlalchemy.types import TypeEngine
+
+    from azure_functions_db.core.types import CursorPart
+
+_MYSQL = {"mysql", "mariadb"}
+
+
+def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect) -> None:
+    """Refuse a column whose values have no order that a checkpoint can hold."""
+    from sqlalchemy import types
+    from sqlalchemy.dialects import mysql
+
+    refused: tuple[type[Any], ...] = (types.JSON, types.ARRAY, types.Interval, types.TupleType)
+    if dialect.name in _MYSQL:
+        # An ENUM is sorted by its position and compared by its text; a BIT comes as bytes, compared as a number.
+        refused += (types.Enum, mysql.SET, mysql.BIT)
+    untyped = type(kind) is types.NullType and dialect.name == "postgresql"
+    if untyped or isinstance(kind, refused) or type(kind).__name__.upper() in _UNORDERED:
+        raise SourceConfigurationError(f"Column {name!r} cannot be a cursor or key: its type is {type_name(kind)}")
+
+
+_UNORDERED = {"INTERVAL", "JSONB", "HSTORE", "TSVECTOR", "XML", "STRUCT", "MAP", "UNION", "POINT", "MONEY"}
+
+
+def type_name(kind: TypeEngine[Any]) -> str:
+    """Return the name of a column's type as a message shows it."""
+    return type(kind).__name__.upper()
+
+
+def is_temporal(kind: TypeEngine[Any]) -> bool:
+    """Tell whether the column holds points in time that a clock can be compared with."""
+    from sqlalchemy import types
+
+    return isinstance(kind, types.DateTime)
+
+
+def is_whole(kind: TypeEngine[Any]) -> bool:
+    """Tell whether the column holds integers."""
+    from sqlalchemy import types
+
+    return isinstance(kind, types.Integer)
+
+
+def bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any]:
+    """Return a parameter for a driver's value, compared as the column's own type."""
+    from sqlalchemy import bindparam, cast, types
+
+    parameter = bindparam(name, type_=types.NullType())
+    compared = (types.Numeric, types.Float, types.DateTime, types.Date, types.Time, types.Uuid)
+    if dialect.name in {"postgresql", "mssql"} and isinstance(kind, compared):
+        return cast(parameter, kind)
+    return parameter
+
+
+def exact(column: ColumnElement[Any], kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any] | None:
+    """Return what to read besides the column where its plain value is rounded on the way out."""
+    from sqlalchemy import literal_column, types
+
+    if dialect.name in _MYSQL and isinstance(kind, types.Float) and type_name(kind) in {"FLOAT", "REAL"}:
+        return column + literal_column("0e0")
+    return None
+
+
+def converter(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Callable[[Any], Any] | None:
+    """Return what makes the driver's value the one that SQLAlchemy would hand out, where they differ."""
+    from sqlalchemy import types
+
+    if dialect.name in _MYSQL and isinstance(kind, types.Float):
+        return None  # SQLAlchemy would round a reflected DOUBLE to ten decimals.
+    if dialect.name in _MYSQL and isinstance(kind, types.Time):
+        return _time_of_day
+    return kind.dialect_impl(dialect).result_processor(dialect, code)
+
+
+def storable(value: Any) -> CursorPart:
+    """Return a driver's value as a checkpoint holds it."""
+    match value:
+        case bytearray() | memoryview():
+            return bytes(value)
+        case dt.timedelta():
+            return _clock_text(value)
+        case None | str() | int() | float() | dt.datetime() | dt.date() | dt.time() | Decimal() | UUID() | bytes():
+            return value
+        case _:
+            raise CursorSerializationError(f"A value of type {type(value).__name__} cannot be a cursor or key")
+
+
+def coerced(value: Any, kind: TypeEngine[Any]) -> Any:
+    """Return a text or number of an older checkpoint as a value of the column's type."""
+    from sqlalchemy import types
+
+    readers: list[tuple[tuple[type[Any], ...], Callable[[str], Any]]] = [
+        ((types.DateTime,), dt.datetime.fromisoformat),
+        ((types.Date,), dt.date.fromisoformat),
+        ((types.Time,), dt.time.fromisoformat),
+        ((types.Uuid,), UUID),
+        ((types.Integer,), int),
+        ((types.Float,), float),
+        ((types.Numeric,), Decimal),
+        ((types.LargeBinary, types.BINARY, types.VARBINARY), bytes.fromhex),
+    ]
+    if not isinstance(value, str):
+        return Decimal(str(value)) if isinstance(value, float) and isinstance(kind, types.Numeric) else value
+    for kinds, read in readers:
+        if isinstance(kind, kinds):
+            try:
+                return read(value)
+            except (ValueError, ArithmeticError):
+                raise CursorSerializationError(f"The checkpoint holds no value of type {type_name(kind)}") from None
+    return value
+
+
+def driver_value(value: Any, kind: TypeEngine[Any], dialect: Dialect, sample: Any = None) -> Any:
+    """Return a Python value in the form in which the driver keeps it in such a column.
+
+    SQLite keeps times as text in whatever form the writer chose: ``sample``, a stored value, shows it.
+    """
+    if isinstance(value, UUID) and dialect.name in {"sqlite", *_MYSQL}:
+        return value.hex if getattr(kind, "length", None) == 32 else str(value)
+    if dialect.name != "sqlite":
+        return value
+    match value:
+        case dt.datetime() if isinstance(sample, int | float):
+            return value.timestamp()
+        case dt.datetime():
+            return _like(sample if isinstance(sample, str) else "2000-01-01 00:00:00.000000", value)
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case _:
+            return value
+
+
+def _like(sample: str, value: dt.datetime) -> str:
+    fraction = sample.partition(".")[2]
+    precision = "seconds" if not fraction else "milliseconds" if len(fraction.rstrip("Z")) == 3 else "microseconds"
+    text = value.isoformat(sep="T" if "T" in sample else " ", timespec=precision)
+    return text.removesuffix("+00:00") + "Z" if sample.endswith("Z") else text
+
+
+def _clock_text(value: dt.timedelta) -> str:
+    sign = "-" if value < dt.timedelta() else ""
+    seconds, microseconds = divmod(abs(value) // dt.timedelta(microseconds=1), 1_000_000)
+    return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{microseconds:06}"
+
+
+def _time_of_day(value: Any) -> Any:
+    """Return a MySQL TIME as a time, or as text where it is longer than a day."""
+    if not isinstance(value, dt.timedelta):
+        return value
+    if dt.timedelta() <= value < dt.timedelta(days=1):
+        return (dt.datetime(2000, 1, 1) + value).time()  # noqa: DTZ001 - a clock without a zone
+    return _clock_text(value)
