@@ -5,6 +5,9 @@ PYTHON ?= $(shell tools/find-pythons | head -n 1)
 PYTEST_ARGS ?= -n 2
 
 BIN := $(VENV)/bin
+COMPETITOR := $(VENV)-competitor
+DOCS := $(VENV)-docs
+RUNTIME := $(VENV)/functions-runtime
 READY := $(VENV)/.project-installed
 SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
@@ -16,7 +19,7 @@ help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
-	@$(BIN)/python -m azure_functions_db.demo
+	@$(BIN)/python $(if $(wildcard src/azure_functions_db/demo.py),-m azure_functions_db.demo,examples/demo.py)
 
 test: $(READY) ## Run every test against private PostgreSQL, MariaDB and Azurite instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -31,14 +34,18 @@ check: $(READY) ## Check format, lint, types, layers and the code in the documen
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/docs_code.py
 
 format: $(READY) ## Format the code and apply safe lint fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(READY) ## Run the benchmarks (ratios within one run)
-	@$(SERVICES) run -- $(BIN)/python benchmarks/run.py
+bench: $(READY) $(COMPETITOR)/.installed ## Run the benchmarks (ratios within one run)
+	@AZFDB_COMPETITOR_PYTHON=$(COMPETITOR)/bin/python $(SERVICES) run -- $(BIN)/python benchmarks/run.py
+
+docs: $(DOCS)/.installed ## Build the documentation site
+	@$(DOCS)/bin/zensical build
 
 up: $(READY) ## Leave the services running for development; `eval "$(make env)"` points tests at them
 	@$(SERVICES) up
@@ -63,14 +70,34 @@ clean: ## Remove everything that was built; stop what `make up` started
 
 venv: $(READY) ## Build the environment
 
-# pip is the interpreter's own (Debian's Python has no ensurepip); it installs into the new environment.
-$(VENV)/.requirements-installed: requirements/dev.txt
+# pip is the interpreter's own (Debian's Python may lack ensurepip) and installs into the new environment.
+PIP_INSTALL = $(PYTHON) -m pip --python $(@D)/bin/python install -qq --disable-pip-version-check
+
+define new_environment
 	@test -n "$(PYTHON)" || { echo "no CPython 3.11, 3.12 or 3.13 with pip was found" >&2; exit 1; }
-	@echo "building $(VENV) with $(PYTHON) …"
-	@$(PYTHON) -m venv --clear --without-pip $(VENV)
-	@$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@echo "building $(@D) with $(PYTHON) …"
+	@$(PYTHON) -m venv --clear --without-pip $(@D)
+	@$(PIP_INSTALL) --require-hashes -r $<
+endef
+
+$(VENV)/.requirements-installed: requirements/dev.txt
+	$(new_environment)
 	@touch $@
 
-$(READY): $(VENV)/.requirements-installed pyproject.toml
-	@$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+# The Functions runtime asks for Python 3.13 and is kept apart: acceptance tests put its folder on their path.
+$(RUNTIME)/.installed: requirements/runtime.txt $(VENV)/.requirements-installed
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check --upgrade --target $(@D) \
+	    --no-deps --ignore-requires-python --require-hashes -r $<
+	@touch $@
+
+$(READY): $(VENV)/.requirements-installed $(RUNTIME)/.installed pyproject.toml
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(COMPETITOR)/.installed: requirements/competitor.txt
+	$(new_environment)
+	@touch $@
+
+$(DOCS)/.installed: requirements/docs.txt
+	$(new_environment)
 	@touch $@
