@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,3 +106,12 @@ def blob_container(azurite: str) -> Iterator[str]:
         client.create_container(name)
         yield name
         client.delete_container(name)
+
+
+@pytest.fixture(scope="session")
+def functions_runtime() -> Path:
+    """The folder of the Functions Python runtime, to be put on the path of a process that drives an app."""
+    folder = Path(sys.prefix) / "functions-runtime"
+    if not folder.is_dir():
+        pytest.fail(f"{folder} is missing: run `make venv`", pytrace=False)
+    return folder

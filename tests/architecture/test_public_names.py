@@ -1,0 +1,65 @@
+"""The names that users import from the package: adding or losing one is a decision, and shows up here."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import azure_functions_db
+import pytest
+
+PUBLIC_NAMES = """
+    CommitError
+    ConfigurationError
+    CursorPart
+    CursorSerializationError
+    CursorValue
+    DbConfig
+    DbConnectionError
+    DbError
+    EngineProvider
+    FetchError
+    FingerprintMismatchError
+    HandlerError
+    LeaseAcquireError
+    LeaseConflictError
+    LostLeaseError
+    MetricsCollector
+    NotFoundError
+    PollerError
+    PositionLostError
+    QueryError
+    RowsFailed
+    SerializationError
+    SourceConfigurationError
+    StateStoreError
+    WriteError
+    __version__
+""".split()
+
+HEAVY = ["azure", "opentelemetry", "pydantic", "rich", "sqlalchemy", "typer"]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(azure_functions_db.__all__) == sorted(PUBLIC_NAMES)
+    assert sorted(dir(azure_functions_db)) == sorted(PUBLIC_NAMES)
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_a_public_name_can_be_imported(name: str) -> None:
+    assert getattr(azure_functions_db, name) is not None
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(azure_functions_db.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    seen = {alias.asname or alias.name for node in imports for alias in node.names}
+    assert seen >= set(PUBLIC_NAMES)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    program = f"import sys, azure_functions_db; print([name for name in {HEAVY} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[]"
