@@ -26,9 +26,15 @@ def ambient_connection(engine: Engine) -> Connection | None:
 @contextmanager
 def ambient_transaction(engine: Engine) -> Iterator[Connection]:
     """Open a transaction for this context; commit at the end, roll back on an exception."""
-    with engine.begin() as connection:
-        token = _open.set({**_open.get(), id(engine): connection})
-        try:
-            yield connection
-        finally:
-            _open.reset(token)
+    with engine.begin() as connection, joined(connection):
+        yield connection
+
+
+@contextmanager
+def joined(connection: Connection) -> Iterator[None]:
+    """Let whoever works on the connection's engine in this context join its transaction."""
+    token = _open.set({**_open.get(), id(connection.engine): connection})
+    try:
+        yield
+    finally:
+        _open.reset(token)
