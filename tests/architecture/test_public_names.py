@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import azure_functions_db
 
 PUBLIC_NAMES = [
     "BlobCheckpointStore",
@@ -37,7 +38,9 @@ PUBLIC_NAMES = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
-@@NAMES@@    "StateStoreError",
+    "SqlAlchemySource",
+    "SqlStateStore",
+    "StateStoreError",
     "TableStateStore",
     "WriteError",
     "__version__",

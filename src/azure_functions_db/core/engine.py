@@ -136,6 +136,7 @@ def _new_engine(config: DbConfig) -> Engine:
 
     from azure_functions_db.core.login import log_in_with_tokens
     from azure_functions_db.core.pool import check_idle_connections
+    from azure_functions_db.core.single import allow_single_statements
 
     url = parsed_url(config.connection_url)
     try:
@@ -148,6 +149,7 @@ def _new_engine(config: DbConfig) -> Engine:
         raise ConfigurationError(f"The engine refused its options: {masked(str(refused))}") from None
     engine.url = _without_secret_options(url)
     check_idle_connections(engine, config.idle_check_seconds)
+    allow_single_statements(engine, config)
     if config.credential is not None:
         log_in_with_tokens(engine, config.credential)
     return engine
@@ -160,11 +162,14 @@ def _without_secret_options(url: URL) -> URL:
 
 
 def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
+    from azure_functions_db.core.single import engine_options
+
     options: dict[str, Any] = {
         "echo": config.echo,
         # Row values do not belong into messages and logs.
         "hide_parameters": True,
         "connect_args": dict(config.connect_args or {}),
+        **engine_options(url.get_driver_name()),
     }
     return options | _pool_options(config, url) | dict(config.engine_kwargs)
 

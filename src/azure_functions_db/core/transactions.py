@@ -26,18 +26,27 @@ def ambient_connection(engine: Engine) -> Connection | None:
 @contextmanager
 def ambient_transaction(engine: Engine) -> Iterator[Connection]:
     """Open a transaction for this context; commit at the end, roll back on an exception."""
-    with engine.begin() as connection:
-        token = _open.set({**_open.get(), id(engine): connection})
-        try:
-            yield connection
-        finally:
-            _open.reset(token)
+    with engine.begin() as connection, joined(connection):
+        yield connection
+
+
+@contextmanager
+def joined(connection: Connection) -> Iterator[None]:
+    """Let whoever works on the connection's engine in this context join its transaction."""
+    with _during({**_open.get(), id(connection.engine): connection}):
+        yield
 
 
 @contextmanager
 def outside_transactions() -> Iterator[None]:
     """Do what must take effect at once and on a connection of its own, whatever is open here."""
-    token = _open.set({})
+    with _during({}):
+        yield
+
+
+@contextmanager
+def _during(transactions: Mapping[int, Connection]) -> Iterator[None]:
+    token = _open.set(transactions)
     try:
         yield
     finally:

@@ -1,0 +1,111 @@
+"""A statement that is a transaction of its own, in one round trip where the driver allows it.
+
+SQLAlchemy puts a transaction around every statement, which costs a read two round trips more
+than it needs. Here the driver's own connection is used in its autocommit mode. A connection
+stays in the mode it was last used in, and changes when the other one is wanted: with PyMySQL a
+change is a round trip.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.exc import DBAPIError
+
+    from azure_functions_db.core.config import DbConfig
+
+
+def _switch_psycopg(connection: Any, autocommit: bool) -> None:
+    if connection.autocommit is not autocommit:
+        connection.autocommit = autocommit
+
+
+def _switch_pymysql(connection: Any, autocommit: bool) -> None:
+    connection.autocommit(autocommit)
+
+
+def _switch_sqlite(connection: Any, autocommit: bool) -> None:
+    connection.isolation_level = None if autocommit else ""
+
+
+_SWITCHES: dict[str, Callable[[Any, bool], None]] = {
+    "psycopg": _switch_psycopg,
+    "pymysql": _switch_pymysql,
+    "pysqlite": _switch_sqlite,
+}
+_prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def engine_options(driver: str) -> dict[str, Any]:
+    """Return what an engine of this driver must be made with."""
+    # Otherwise PyMySQL sends a ROLLBACK even where no transaction can be open.
+    return {"skip_autocommit_rollback": True} if driver == "pymysql" else {}
+
+
+def allow_single_statements(engine: Engine, config: DbConfig) -> None:
+    """Prepare a new engine, unless the user chose the transaction mode of its connections."""
+    from sqlalchemy import event
+
+    chosen = {"isolation_level", "execution_options", "autocommit"} & {*config.engine_kwargs, *(config.connect_args or ())}
+    switch = _SWITCHES.get(engine.dialect.driver)
+    if chosen or switch is None:
+        return
+
+    @event.listens_for(engine, "begin")
+    def leave_autocommit(connection: Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            switch(connection.connection.dbapi_connection, False)
+
+    _prepared.add(engine)
+
+
+def takes_single_statements(engine: Engine) -> bool:
+    """Tell whether `single_statement` works here: a prepared engine whose statements nobody watches."""
+    watched = engine.echo or engine.dispatch.before_cursor_execute or engine.dispatch.after_cursor_execute
+    return engine in _prepared and not watched
+
+
+@contextmanager
+def single_statement(engine: Engine) -> Iterator[Any]:
+    """Lend a cursor; what it executes is committed at once."""
+    with driver_errors(engine):
+        pooled = engine.raw_connection()
+    try:
+        with driver_errors(engine, pooled):
+            _SWITCHES[engine.dialect.driver](pooled.dbapi_connection, True)
+            cursor = pooled.cursor()
+            yield cursor
+            cursor.close()
+    finally:
+        pooled.close()
+
+
+@contextmanager
+def driver_errors(engine: Engine, connection: Any = None) -> Iterator[None]:
+    """Turn the driver's errors into SQLAlchemy's, and drop a connection that has died.
+
+    ``connection`` is a pooled one or SQLAlchemy's; without it, the error is about connecting.
+    """
+    try:
+        yield
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise _wrapped(engine, connection, error) from error
+
+
+def _wrapped(engine: Engine, connection: Any, error: Exception) -> DBAPIError:
+    from sqlalchemy.exc import DBAPIError
+
+    dialect = engine.dialect
+    died = connection is not None and dialect.is_disconnect(error, getattr(connection, "connection", connection), None)
+    if died:
+        connection.invalidate(error)
+    statement = None if connection is None else "a statement"
+    return DBAPIError.instance(  # type: ignore[return-value]
+        statement, None, error, dialect.loaded_dbapi.Error, hide_parameters=True, connection_invalidated=died, dialect=dialect
+    )
