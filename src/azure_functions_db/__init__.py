@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     )
     from azure_functions_db.core.ports import MetricsCollector
     from azure_functions_db.core.types import CursorPart, CursorValue
+    from azure_functions_db.decorator.bindings import DbBindings
+    from azure_functions_db.decorator.metadata import get_db_metadata
+    from azure_functions_db.decorator.out import AsyncDbOut, DbOut
 
 # Each name is imported from its module when it is first asked for: a cold start pays only for
 # what the app uses.
@@ -68,18 +71,24 @@ _HOMES = {
     ],
     "core.ports": ["MetricsCollector"],
     "core.types": ["CursorPart", "CursorValue"],
+    "decorator.bindings": ["DbBindings"],
+    "decorator.metadata": ["get_db_metadata"],
+    "decorator.out": ["AsyncDbOut", "DbOut"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AsyncDbOut",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",
+    "DbBindings",
     "DbConfig",
     "DbConnectionError",
     "DbError",
+    "DbOut",
     "EngineProvider",
     "FetchError",
     "FingerprintMismatchError",
@@ -98,6 +107,7 @@ __all__ = [
     "StateStoreError",
     "WriteError",
     "__version__",
+    "get_db_metadata",
 ]
 
 

@@ -12,14 +12,17 @@ import pytest
 import azure_functions_db
 
 PUBLIC_NAMES = [
+    "AsyncDbOut",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",
+    "DbBindings",
     "DbConfig",
     "DbConnectionError",
     "DbError",
+    "DbOut",
     "EngineProvider",
     "FetchError",
     "FingerprintMismatchError",
@@ -38,6 +41,7 @@ PUBLIC_NAMES = [
     "StateStoreError",
     "WriteError",
     "__version__",
+    "get_db_metadata",
 ]
 
 HEAVY = ["azure", "opentelemetry", "pydantic", "rich", "sqlalchemy", "typer"]
