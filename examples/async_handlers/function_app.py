@@ -29,7 +29,9 @@ def replied(body: Any) -> func.HttpResponse:
 
 
 @app.route(route="payments/{id}", methods=["GET"])
-@db.input("payment", url=SHOP, table="payments", pk=lambda req: {"id": int(req.route_params["id"])}, on_not_found="raise")
+@db.input(
+    "payment", url=SHOP, table="payments", pk=lambda req: {"id": int(req.route_params["id"])}, on_not_found="raise"
+)
 async def get_payment(req: func.HttpRequest, payment: dict[str, Any]) -> func.HttpResponse:
     return replied(payment)
 

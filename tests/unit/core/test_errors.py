@@ -9,9 +9,7 @@ import pytest
 from azure_functions_db.core import errors
 from azure_functions_db.core.errors import DbConnectionError, DbError, LeaseConflictError, RowsFailed, WriteError
 
-ERROR_CLASSES = [
-    found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, DbError)
-]
+ERROR_CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, DbError)]
 
 
 def drawn_tree() -> dict[str, str | None]:

@@ -64,7 +64,9 @@ def test_what_surrounds_a_secret_stays_readable() -> None:
 
 
 # A letter that occurs in no other part of the texts below makes a leak recognisable.
-passwords = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).map(lambda text: f"ж{text}ж")
+passwords = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).map(
+    lambda text: f"ж{text}ж"
+)
 
 
 @given(password=passwords)

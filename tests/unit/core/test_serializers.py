@@ -22,7 +22,6 @@ from azure_functions_db.core.serializers import (
 )
 
 
-
 def unfolded(value: Any) -> Any:
     """No database knows of folds."""
     return value.replace(fold=0)
