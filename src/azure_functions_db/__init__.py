@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     )
     from azure_functions_db.core.ports import MetricsCollector
     from azure_functions_db.core.types import CursorPart, CursorValue
+    from azure_functions_db.decorator.bindings import DbBindings
+    from azure_functions_db.decorator.metadata import get_db_metadata
+    from azure_functions_db.decorator.out import AsyncDbOut, DbOut
     from azure_functions_db.state.blob import BlobCheckpointStore
     from azure_functions_db.state.file import FileStateStore
     from azure_functions_db.state.memory import MemoryStateStore
@@ -80,19 +83,25 @@ _HOMES = {
     "state.memory": ["MemoryStateStore"],
     "state.sql": ["SqlStateStore"],
     "state.table": ["TableStateStore"],
+    "decorator.bindings": ["DbBindings"],
+    "decorator.metadata": ["get_db_metadata"],
+    "decorator.out": ["AsyncDbOut", "DbOut"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AsyncDbOut",
     "BlobCheckpointStore",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",
+    "DbBindings",
     "DbConfig",
     "DbConnectionError",
     "DbError",
+    "DbOut",
     "EngineProvider",
     "FetchError",
     "FileStateStore",
@@ -116,6 +125,7 @@ __all__ = [
     "TableStateStore",
     "WriteError",
     "__version__",
+    "get_db_metadata",
 ]
 
 

@@ -12,15 +12,18 @@ import pytest
 import azure_functions_db
 
 PUBLIC_NAMES = [
+    "AsyncDbOut",
     "BlobCheckpointStore",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",
+    "DbBindings",
     "DbConfig",
     "DbConnectionError",
     "DbError",
+    "DbOut",
     "EngineProvider",
     "FetchError",
     "FileStateStore",
@@ -44,6 +47,7 @@ PUBLIC_NAMES = [
     "TableStateStore",
     "WriteError",
     "__version__",
+    "get_db_metadata",
 ]
 
 HEAVY = ["azure", "opentelemetry", "pydantic", "rich", "sqlalchemy", "typer"]

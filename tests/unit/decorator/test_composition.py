@@ -10,7 +10,8 @@ from typing import Any
 import azure.functions as func
 import pytest
 
-from azure_functions_db import ConfigurationError, DbBindings, MemoryStateStore, SourceDescriptor, get_db_metadata
+from azure_functions_db import ConfigurationError, DbBindings, MemoryStateStore, get_db_metadata
+from azure_functions_db.core.types import SourceDescriptor
 
 URL = "sqlite:///never-opened.db"
 db = DbBindings()

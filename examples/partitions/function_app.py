@@ -1,0 +1,36 @@
+"""Shares one source among as many instances as the host starts: a queue message for each partition."""
+
+from __future__ import annotations
+
+import azure.functions as func
+
+from azure_functions_db import BlobCheckpointStore, DbBindings, DbOut, PollContext, RowChange, SqlAlchemySource
+
+app = func.FunctionApp()
+db = DbBindings()
+SHOP = "%SHOP_DB%"
+PARTITIONS = 8
+
+orders = SqlAlchemySource(url=SHOP, table="orders", cursor_column="version", pk_columns=["id"])
+
+
+@app.timer_trigger(schedule="*/5 * * * * *", arg_name="timer")
+@app.queue_output(arg_name="ticks", queue_name="order-ticks", connection="AzureWebJobsStorage")
+def hand_out(timer: func.TimerRequest, ticks: func.Out[list[str]]) -> None:
+    ticks.set([str(number) for number in range(PARTITIONS)])
+
+
+@app.queue_trigger(arg_name="tick", queue_name="order-ticks", connection="AzureWebJobsStorage")
+@db.trigger(
+    arg_name="events",
+    source=orders,
+    checkpoint_store=BlobCheckpointStore(container="%STATE_CONTAINER%"),
+    partitions=PARTITIONS,
+    partition=lambda tick: int(tick.get_body()),
+    batch_size=50,
+    max_batches_per_tick=20,
+    lease_ttl_seconds=10,
+)
+@db.output("handled", url=SHOP, table="handled")
+def ship(tick: func.QueueMessage, events: list[RowChange], poll: PollContext, handled: DbOut) -> None:
+    handled.set([{"order_id": event.pk["id"], "version": event.cursor, "poller": poll.poller_name} for event in events])

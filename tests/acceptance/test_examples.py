@@ -1,0 +1,79 @@
+"""Each example app in the real runtime, against the services it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.conftest import EXAMPLES
+from tests.acceptance.host import FunctionApp, http, timer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.acceptance.conftest import Sql
+
+    Schema = Callable[[str, str], str]
+
+
+@pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/function_app.py")))
+def test_every_example_has_a_readme_and_is_indexed_without_any_setting(example: str) -> None:
+    assert (EXAMPLES / example / "README.md").read_text().startswith("# ")
+    with FunctionApp(EXAMPLES / example) as app:
+        assert app.functions
+
+
+def test_http_api(postgres_database: str, sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "http_api")
+    with FunctionApp(EXAMPLES / "http_api", {"SHOP_DB": url}) as app:
+        rows = [{"id": 1, "name": "Ada", "city": "London"}, {"id": 2, "name": "Niels", "city": "Oslo"}]
+        assert app.invoke("put_customers", req=http("PUT", body=rows)).status == 201
+        assert app.invoke("put_customers", req=http("PUT", body={"id": 2, "name": "Ole", "city": "Oslo"})).status == 201
+        assert app.invoke("get_customer", req=http(route={"id": "1"})).json == rows[0]
+        assert app.invoke("get_customer", req=http(route={"id": "9"})).status == 404
+        assert app.invoke("list_customers", req=http(query={"city": "Oslo"})).json == [{"id": 2, "name": "Ole"}]
+    assert sql(url, "SELECT count(*) FROM customers") == [(2,)]
+
+
+def test_postgres_to_mariadb(
+    postgres_database: str, mariadb_database: str, azurite: str, sql: Sql, with_schema: Schema
+) -> None:
+    source = with_schema(postgres_database, "postgres_to_mariadb")
+    sql(mariadb_database, "CREATE TABLE products (id INT PRIMARY KEY, name VARCHAR(50), price DECIMAL(10, 2))")
+    sql(source, "INSERT INTO products (id, name, price) SELECT n, 'p' || n, n FROM generate_series(1, 2500) AS n")
+    settings = {"WAREHOUSE_DB": source, "CATALOGUE_DB": mariadb_database, "AzureWebJobsStorage": azurite}
+    with FunctionApp(EXAMPLES / "postgres_to_mariadb", settings | {"WEBSITE_SITE_NAME": source[-12:]}) as app:
+        first = app.invoke("sync_products", timer=timer())
+        assert first.ok, first.traceback
+        assert sql(mariadb_database, "SELECT count(*), max(price) FROM products") == [(2500, 2500)]
+        sql(source, "UPDATE products SET price = 0 WHERE id <= 3")
+        assert app.invoke("sync_products", timer=timer()).ok
+    assert sql(mariadb_database, "SELECT count(*) FROM products WHERE price = 0") == [(3,)]
+
+
+def test_async_handlers(postgres_database: str, azurite: str, sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "async_handlers")
+    sql(url, "INSERT INTO accounts VALUES ('ada', 100)")
+    settings = {"SHOP_DB": url, "AzureWebJobsStorage": azurite, "WEBSITE_SITE_NAME": url[-12:]}
+    with FunctionApp(EXAMPLES / "async_handlers", settings) as app:
+        assert app.invoke("add_payment", req=http("POST", body={"id": 1, "amount": 5})).ok
+        assert app.invoke("get_payment", req=http(route={"id": "1"})).json == {"id": 1, "amount": 5}
+        assert "NotFoundError" in (app.invoke("get_payment", req=http(route={"id": "2"})).error or "")
+        order = {"from": "ada", "to": "grace", "amount": 30}
+        assert app.invoke("transfer", req=http("POST", body=order)).json == {"left": 70}
+        ticked = app.invoke("write_receipts", timer=timer())
+        assert ticked.ok, ticked.traceback
+    assert sql(url, "SELECT name, balance FROM accounts ORDER BY name") == [("ada", 70), ("grace", 30)]
+    assert sql(url, "SELECT payment_id, length(event_id) >= 64 FROM receipts") == [(1, True)]
+
+
+def test_transactional(postgres_database: str, sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "transactional")
+    sql(url, "INSERT INTO sales SELECT n, n FROM generate_series(1, 100) AS n")
+    with FunctionApp(EXAMPLES / "transactional", {"BOOKS_DB": url}) as app:
+        ticked = app.invoke("book_sales", timer=timer())
+        assert ticked.ok, ticked.traceback
+        sql(url, "INSERT INTO sales VALUES (101, 101)")
+        assert app.invoke("book_sales", timer=timer()).ok
+    assert sql(url, "SELECT count(*), count(DISTINCT sale_id), sum(amount) FROM ledger") == [(101, 101, 5151)]
