@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 from tools.services import mariadb, postgres
-from tools.services.server import CHECKOUT
+from tools.services.server import CHECKOUT, run_quietly
 
 INSTALLED_LOCK = CHECKOUT / "node_modules" / ".installed-lock"
 
@@ -48,7 +48,7 @@ def install_debian_packages(packages: list[str]) -> None:
     if shutil.which("apt-get") is None:
         raise RuntimeError(f"please install {' and '.join(packages)}: there is no apt-get here to do it")
     as_root = [] if os.geteuid() == 0 else ["sudo"]
-    subprocess.run([*as_root, "sh", "-c", APT_INSTALL, "install", *packages], check=True, stdout=subprocess.DEVNULL)
+    run_quietly([*as_root, "sh", "-c", APT_INSTALL, "install", *packages])
 
 
 def azurite_is_current() -> bool:
