@@ -44,7 +44,7 @@ def test_a_process_of_ours_is_stopped(sleeper: subprocess.Popen[bytes]) -> None:
 
 def test_a_stranger_with_a_reused_id_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
     ours = process_of(sleeper)
-    replace(ours, started=ours.started - 1).stop(patience=0)
+    replace(ours, started=ours.started - 1).stop()
     assert ours.is_alive()
 
 
