@@ -129,14 +129,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOME_OF[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # so that a checker notices a name that does not exist
+
+    def __getattr__(name: str) -> Any:
+        try:
+            home = _HOME_OF[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
