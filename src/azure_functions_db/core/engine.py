@@ -94,6 +94,14 @@ class _Same:
 
 
 def _frozen(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return _frozen_parts(value)
+    return (type(value), value)
+
+
+def _frozen_parts(value: Any) -> Hashable:
     match value:
         case Mapping():
             return frozenset((key, _frozen(inner)) for key, inner in value.items())
@@ -101,11 +109,8 @@ def _frozen(value: Any) -> Hashable:
             return tuple(_frozen(inner) for inner in value)
         case set():
             return frozenset(value)
-    try:
-        hash(value)
-    except TypeError:
-        return _Same(value)
-    return (type(value), value)
+        case _:
+            return _Same(value)
 
 
 def parsed_url(connection_url: str) -> URL:
