@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.names import encoded_app
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.core.storage import app_name_of, blob_container
+from azure_functions_db.core.storage import blob_container
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class BlobQuarantine:
 
     @property
     def _root(self) -> str:
-        return f"quarantine/{app_name_of(self._app_name)}/"
+        return f"quarantine/{encoded_app(self._app_name)}/"
 
     @cached_property
     def _container(self) -> ContainerClient:

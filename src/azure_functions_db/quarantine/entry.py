@@ -6,9 +6,9 @@ import datetime as dt
 import json
 from dataclasses import fields
 from typing import Any
-from urllib.parse import quote
 
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.types import QuarantinedRow
 
@@ -33,19 +33,14 @@ def decoded(text: str | bytes, where: str) -> QuarantinedRow:
 
 def path_of(poller_name: str, event_id: str) -> str:
     """Return where a row lies below a sink's root; any name is safe in it."""
-    return f"{folder_of(poller_name)}{_segment(event_id)}.json"
+    return f"{folder_of(poller_name)}{encoded_name('event id', event_id)}.json"
 
 
 def folder_of(poller_name: str) -> str:
     """Return where the rows of one poller lie."""
-    return f"{_segment(poller_name)}/"
+    return f"{encoded_name('poller name', poller_name)}/"
 
 
 def oldest_first(rows: list[QuarantinedRow]) -> list[QuarantinedRow]:
     """Return the rows in the order in which they were put aside."""
     return sorted(rows, key=lambda row: (row.quarantined_at, row.poller_name, row.event_id))
-
-
-def _segment(name: str) -> str:
-    # A dot of its own would climb up a path.
-    return quote(name, safe="").replace(".", "%2E")

@@ -73,9 +73,7 @@ class SqlQuarantine:
 
     def _delete(self, connection: Connection, poller_name: str, event_id: str) -> None:
         columns = self._table.c
-        connection.execute(
-            self._table.delete().where(columns.poller_name == poller_name, columns.event_id == event_id)
-        )
+        connection.execute(self._table.delete().where(columns.poller_name == poller_name, columns.event_id == event_id))
 
     @property
     def _engine(self) -> Engine:
