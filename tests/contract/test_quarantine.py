@@ -88,7 +88,7 @@ def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:
     sink.put([row()])
     path = next(tmp_path.rglob("*.json"))
     path.write_text("{")
-    with pytest.raises(StateStoreError, match="e1.json"):
+    with pytest.raises(StateStoreError, match=r"e1\.json"):
         sink.entries()
 
 

@@ -128,12 +128,12 @@ def test_a_late_commit_that_holds_the_source_back_is_visible(caplog: pytest.LogC
 
 
 def test_metrics_count_what_happened() -> None:
+    class Timed(ListSource):
+        def fetch(self, cursor: Any, batch_size: int) -> Any:
+            return [] if cursor else [{"id": n, "version": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)} for n in range(3)]
+
     metrics, store = Metrics(), MemoryStateStore()
-    source = ListSource(3)
-    for row in source.rows:
-        row["version"] = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    source.fetch = lambda cursor, _size: [] if cursor else source.rows  # type: ignore[method-assign]
-    trigger = poller(source, store, metrics=metrics)
+    trigger = poller(Timed(), store, metrics=metrics)
     with pytest.raises(HandlerError):
         run(trigger, fail)
     assert metrics.labels["azfdb_failures_total"] == {
