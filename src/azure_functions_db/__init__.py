@@ -42,11 +42,20 @@ if TYPE_CHECKING:
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.metadata import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
+    from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
+    from azure_functions_db.quarantine.blob import BlobQuarantine
+    from azure_functions_db.quarantine.file import FileQuarantine
+    from azure_functions_db.quarantine.sql import SqlQuarantine
     from azure_functions_db.state.blob import BlobCheckpointStore
     from azure_functions_db.state.file import FileStateStore
     from azure_functions_db.state.memory import MemoryStateStore
     from azure_functions_db.state.sql import SqlStateStore
     from azure_functions_db.state.table import TableStateStore
+    from azure_functions_db.trigger.context import PollContext
+    from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.normalizers import RecordNormalizer
+    from azure_functions_db.trigger.poll import PollTrigger
+    from azure_functions_db.trigger.retry import RetryPolicy
 
 # Each name is imported from its module when it is first asked for: a cold start pays only for
 # what the app uses.
@@ -86,12 +95,22 @@ _HOMES = {
     "decorator.bindings": ["DbBindings"],
     "decorator.metadata": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
+    "observability": ["OpenTelemetryMetrics", "OpenTelemetryObserver"],
+    "quarantine.blob": ["BlobQuarantine"],
+    "quarantine.file": ["FileQuarantine"],
+    "quarantine.sql": ["SqlQuarantine"],
+    "trigger.context": ["PollContext"],
+    "trigger.events": ["RowChange"],
+    "trigger.normalizers": ["RecordNormalizer"],
+    "trigger.poll": ["PollTrigger"],
+    "trigger.retry": ["RetryPolicy"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AsyncDbOut",
     "BlobCheckpointStore",
+    "BlobQuarantine",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -104,6 +123,7 @@ __all__ = [
     "DbOut",
     "EngineProvider",
     "FetchError",
+    "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
     "HandlerError",
@@ -113,13 +133,21 @@ __all__ = [
     "MemoryStateStore",
     "MetricsCollector",
     "NotFoundError",
+    "OpenTelemetryMetrics",
+    "OpenTelemetryObserver",
+    "PollContext",
+    "PollTrigger",
     "PollerError",
     "PositionLostError",
     "QueryError",
+    "RecordNormalizer",
+    "RetryPolicy",
+    "RowChange",
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
     "SqlAlchemySource",
+    "SqlQuarantine",
     "SqlStateStore",
     "StateStoreError",
     "TableStateStore",

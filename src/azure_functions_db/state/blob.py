@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.state.azure import ByConnectionString, ByIdentity, asked, error_code, storage_account
+from azure_functions_db.core.storage import blob_container
+from azure_functions_db.state.azure import asked, error_code
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.names import poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
@@ -130,29 +130,10 @@ class BlobCheckpointStore(DocumentStateStore):
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
         def connect() -> ContainerClient:
-            return container_client or _connected(connection, expanded(container))
+            return container_client or blob_container(connection, expanded(container))
 
         super().__init__(BlobBackend(connect), source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
 
 
 def _path(name: DocumentName) -> str:
     return f"state/{name.app}/{name.poller}{_SUFFIX}"
-
-
-def _connected(connection: str, container: str) -> ContainerClient:
-    from azure.storage.blob import ContainerClient, ExponentialRetry
-
-    # The SDK's own policy waits 15 seconds before its first retry: a good part of a lease.
-    retries = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3)
-    match storage_account(connection, "blob"):
-        case ByConnectionString(text):
-            try:
-                return ContainerClient.from_connection_string(text, container, retry_policy=retries)
-            except ValueError:
-                raise ConfigurationError(
-                    f"The app setting {connection} is no storage connection string", setting=connection
-                ) from None
-        case ByIdentity(uri, credential):
-            return ContainerClient(uri, container, credential=credential, retry_policy=retries)
-        case other:
-            assert_never(other)

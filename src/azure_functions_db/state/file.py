@@ -119,4 +119,5 @@ def _failures_of(name: DocumentName) -> Iterator[None]:
         raise StateStoreError(
             f"The state file of poller {name.poller!r} cannot be used: {failure.strerror} ({failure.filename})",
             poller_name=name.poller,
+            unreachable=True,
         ) from failure

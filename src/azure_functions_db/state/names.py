@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from azure_functions_db.core.errors import ConfigurationError
-
-_LONGEST = 200
-_DEFAULT_APP = "local"
+from azure_functions_db.core.names import encoded_app, encoded_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +22,9 @@ class DocumentName:
 
 def document_name(app_name: str | None, poller_name: str) -> DocumentName:
     """Return the name of a poller's document."""
-    return DocumentName(encoded_app(app_name), _encoded("poller name", poller_name))
-
-
-def encoded_app(app_name: str | None) -> str:
-    """Return the app's part of the name; unless it is given, the one that Azure gave the app."""
-    return _encoded("app_name", app_name or os.environ.get("WEBSITE_SITE_NAME") or _DEFAULT_APP)
+    return DocumentName(encoded_app(app_name), encoded_name("poller name", poller_name))
 
 
 def poller_of(encoded: str) -> str:
     """Return the poller that an encoded name stands for."""
     return unquote(encoded)
-
-
-def _encoded(what: str, name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise ConfigurationError(f"The {what} must be a text that is not empty")
-    quoted = _without_outer_dots(quote(name, safe=""))
-    if len(quoted) > _LONGEST:
-        raise ConfigurationError(f"The {what} {name[:20]!r}… is too long: {len(quoted)} of {_LONGEST} characters")
-    return quoted
-
-
-def _without_outer_dots(quoted: str) -> str:
-    head = len(quoted) - len(quoted.lstrip("."))
-    core = quoted.strip(".")
-    tail = len(quoted) - head - len(core)
-    return "%2E" * head + core + "%2E" * tail

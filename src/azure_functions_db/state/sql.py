@@ -147,6 +147,7 @@ class SqlBackend:
             f"The table {self.table.fullname} failed on the state{of_poller}: {reason or type(failure).__name__}",
             poller_name=poller_name,
             table=self.table.fullname,
+            unreachable=True,
         )
 
 

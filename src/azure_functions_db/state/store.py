@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
+from azure_functions_db.core.names import encoded_app
 from azure_functions_db.core.types import Glance
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.codec import decoded, encoded
@@ -29,7 +30,7 @@ from azure_functions_db.state.document import (
     released,
     renewed,
 )
-from azure_functions_db.state.names import DocumentName, document_name, encoded_app, poller_of
+from azure_functions_db.state.names import DocumentName, document_name, poller_of
 from azure_functions_db.state.reset import Resets
 from azure_functions_db.state.slots import Sight, Slots
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.state.azure import ByConnectionString, ByIdentity, asked, error_code, storage_account
+from azure_functions_db.core.storage import ByConnectionString, ByIdentity, storage_account
+from azure_functions_db.state.azure import asked, error_code
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.names import poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now

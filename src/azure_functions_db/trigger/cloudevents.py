@@ -23,13 +23,11 @@ def cloudevent_of(change: RowChange) -> dict[str, Any]:
         "source": f"azure-functions-db/{quote(change.source.kind)}/{quote(change.source.name)}",
         "type": f"azure-functions-db.row.{change.op}",
         "subject": ",".join(f"{quote(name)}={quote(str(json_safe(value)))}" for name, value in change.pk.items()),
+        "time": _time_of(change),
         "datacontenttype": "application/json",
         "data": change.to_json(),
     }
-    time = _time_of(change)
-    if time is not None:
-        event["time"] = time
-    return event if event["subject"] else {name: value for name, value in event.items() if name != "subject"}
+    return {name: value for name, value in event.items() if value}
 
 
 def _time_of(change: RowChange) -> str | None:

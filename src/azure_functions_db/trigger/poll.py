@@ -72,6 +72,10 @@ class PollTrigger:
         new_id: Callable[[], str] = random_id,
     ) -> None:
         chosen = normalizer_for(source, normalizer)
+        self.name = name
+        self.source = source
+        self.checkpoint_store = checkpoint_store
+        self.quarantine = quarantine
         self._runner = PollRunner(
             PollSettings(
                 name=name,

@@ -1,0 +1,33 @@
+"""Names of apps and pollers in a form that every place can use as a path or a key."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from azure_functions_db.core.errors import ConfigurationError
+
+_LONGEST = 200
+_DEFAULT_APP = "local"
+
+
+def encoded_app(app_name: str | None) -> str:
+    """Return the app's part of the name; unless it is given, the one that Azure gave the app."""
+    return encoded_name("app_name", app_name or os.environ.get("WEBSITE_SITE_NAME") or _DEFAULT_APP)
+
+
+def encoded_name(what: str, name: object) -> str:
+    """Return the name with every character percent-encoded that a path or key could trip over."""
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"The {what} must be a text that is not empty")
+    quoted = _without_outer_dots(quote(name, safe=""))
+    if len(quoted) > _LONGEST:
+        raise ConfigurationError(f"The {what} {name[:20]!r}… is too long: {len(quoted)} of {_LONGEST} characters")
+    return quoted
+
+
+def _without_outer_dots(quoted: str) -> str:
+    head = len(quoted) - len(quoted.lstrip("."))
+    core = quoted.strip(".")
+    tail = len(quoted) - head - len(core)
+    return "%2E" * head + core + "%2E" * tail

@@ -1,0 +1,118 @@
+"""Azure Storage accounts as app settings name them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from azure_functions_db.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from azure.storage.blob import ContainerClient
+
+# The emulator's account is the same everywhere and public; the Python SDK does not know its short form.
+_EMULATOR_ACCOUNT = "devstoreaccount1"
+_EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_EMULATOR_PORTS = {"Blob": 10000, "Queue": 10001, "Table": 10002}
+
+
+@dataclass(frozen=True, slots=True)
+class ByConnectionString:
+    """Reach an account with a connection string."""
+
+    connection_string: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ByIdentity:
+    """Reach an account's service as an Entra identity."""
+
+    service_uri: str
+    credential: Any = field(repr=False)
+
+
+def storage_account(
+    connection: str, service: str, environment: Mapping[str, str] | None = None
+) -> ByConnectionString | ByIdentity:
+    """Return how to reach the account that an app setting names, as Functions itself reads settings.
+
+    ``connection`` is the name of a setting with a connection string, or the common start of
+    identity-based ones: ``{connection}__blobServiceUri`` (``__tableServiceUri``,
+    ``__serviceUri``) or ``__accountName``, with ``__credential``, ``__clientId`` and so on.
+    """
+    settings = os.environ if environment is None else environment
+    if "=" in connection or ";" in connection:
+        raise ConfigurationError("connection= is the name of an app setting, not a connection string itself")
+    for prefix in (connection, f"AzureWebJobs{connection}"):
+        if prefix in settings:
+            return ByConnectionString(_expanded(settings[prefix]))
+        uri = _service_uri(prefix, service, settings)
+        if uri is not None:
+            return ByIdentity(uri, _credential(prefix, settings))
+    raise ConfigurationError(
+        f"There is no app setting {connection} (a connection string), {connection}__{service}ServiceUri or "
+        f"{connection}__accountName",
+        setting=connection,
+    )
+
+
+def blob_container(connection: str, container: str) -> ContainerClient:
+    """Return a client of a container in the account that an app setting names; nothing is contacted yet."""
+    from azure.storage.blob import ContainerClient, ExponentialRetry
+
+    # The SDK's own policy waits 15 seconds before its first retry: a good part of a lease.
+    retries = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3)
+    match storage_account(connection, "blob"):
+        case ByConnectionString(text):
+            try:
+                return ContainerClient.from_connection_string(text, container, retry_policy=retries)
+            except ValueError:
+                raise ConfigurationError(
+                    f"The app setting {connection} is no storage connection string", setting=connection
+                ) from None
+        case ByIdentity(uri, credential):
+            return ContainerClient(uri, container, credential=credential, retry_policy=retries)
+        case other:
+            assert_never(other)
+
+
+def _expanded(connection_string: str) -> str:
+    if connection_string.strip().rstrip(";").lower() != "usedevelopmentstorage=true":
+        return connection_string
+    endpoints = "".join(
+        f"{service}Endpoint=http://127.0.0.1:{port}/{_EMULATOR_ACCOUNT};" for service, port in _EMULATOR_PORTS.items()
+    )
+    return f"DefaultEndpointsProtocol=http;AccountName={_EMULATOR_ACCOUNT};AccountKey={_EMULATOR_KEY};{endpoints}"
+
+
+def _service_uri(prefix: str, service: str, settings: Mapping[str, str]) -> str | None:
+    for name in (f"{prefix}__{service}ServiceUri", f"{prefix}__serviceUri"):
+        if name in settings:
+            return settings[name]
+    account = settings.get(f"{prefix}__accountName")
+    return f"https://{account}.{service}.core.windows.net" if account else None
+
+
+def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
+    try:
+        from azure.identity import ClientSecretCredential, DefaultAzureCredential, ManagedIdentityCredential
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            f"The identity-based settings {prefix}__… need the package azure-identity: "
+            'pip install "azure-functions-db[identity]"'
+        ) from None
+    found = {name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")}
+    match found:
+        case {"credential": str() as kind, "clientId": client} if kind.lower() == "managedidentity":
+            return ManagedIdentityCredential(client_id=client) if client else ManagedIdentityCredential()
+        case {"credential": str() as kind}:
+            raise ConfigurationError(f"{prefix}__credential is {kind!r}; only managedidentity is known")
+        case {"tenantId": str() as tenant, "clientId": str() as client, "clientSecret": str() as secret}:
+            return ClientSecretCredential(tenant, client, secret)
+        case {"clientId": str() as client}:
+            return DefaultAzureCredential(managed_identity_client_id=client)
+        case _:
+            return DefaultAzureCredential()

@@ -1,0 +1,59 @@
+"""Quarantine in files: one JSON file per row."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from azure_functions_db.core.types import QuarantinedRow
+
+
+class FileQuarantine:
+    """Keeps rows in a folder, at ``{path}/{poller_name}/{event_id}.json``; made when first needed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._root = Path(path)
+
+    def put(self, rows: Sequence[QuarantinedRow]) -> None:
+        """Keep the rows durably; the same row put twice is kept once."""
+        with _translated(self._root):
+            for row in rows:
+                _write(self._root / path_of(row.poller_name, row.event_id), encoded(row))
+
+    def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
+        """Return what is kept, oldest first; of one poller where it is named."""
+        with _translated(self._root):
+            pattern = "*/" if poller_name is None else folder_of(poller_name)
+            found = [(str(path), path.read_bytes()) for path in self._root.glob(f"{pattern}*.json")]
+        return oldest_first([decoded(content, where) for where, content in found])
+
+    def remove(self, poller_name: str, event_id: str) -> None:
+        """Forget one row; one that is not there is no error."""
+        with _translated(self._root):
+            (self._root / path_of(poller_name, event_id)).unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.part")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+@contextmanager
+def _translated(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateStoreError(f"The quarantine in {root} failed: {error.strerror or error}") from error

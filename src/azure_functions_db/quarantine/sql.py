@@ -1,0 +1,135 @@
+"""Quarantine in a table of any database that SQLAlchemy reaches."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from azure_functions_db.core.config import config_of
+from azure_functions_db.core.engine import default_provider
+from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.failures import code_of
+from azure_functions_db.core.transactions import outside_transactions
+from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection, Engine, Table
+
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.core.types import QuarantinedRow
+
+
+class SqlQuarantine:
+    """Keeps rows in a table, which is made when it is first needed and missing.
+
+    The event and its error are one JSON text; poller, id, time and error type are columns to
+    look for. Rows are written in a transaction of their own, whatever the handler has open.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str = "azfdb_quarantine",
+        schema: str | None = None,
+        engine_provider: EngineProvider | None = None,
+    ) -> None:
+        self._config = config_of(url, db_config)
+        self._name = table
+        self._schema = schema
+        self._provider = engine_provider
+        self._is_there = False
+
+    def put(self, rows: Sequence[QuarantinedRow]) -> None:
+        """Keep the rows durably; the same row put twice is kept once."""
+        with self._connected() as connection:
+            for row in rows:
+                self._delete(connection, row.poller_name, row.event_id)
+                connection.execute(self._table.insert().values(_values(row)))
+
+    def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
+        """Return what is kept, oldest first; of one poller where it is named."""
+        table = self._table
+        wanted = table.select() if poller_name is None else table.select().where(table.c.poller_name == poller_name)
+        with self._connected() as connection:
+            found = connection.execute(wanted).all()
+        return oldest_first([decoded(row.entry, f"{self._name}, event {row.event_id}") for row in found])
+
+    def remove(self, poller_name: str, event_id: str) -> None:
+        """Forget one row; one that is not there is no error."""
+        with self._connected() as connection:
+            self._delete(connection, poller_name, event_id)
+
+    def ddl(self) -> str:
+        """Return the statement that makes the table, for a database in which the app may not."""
+        from sqlalchemy.schema import CreateTable
+
+        return str(CreateTable(self._table).compile(dialect=self._engine.dialect)).strip()
+
+    def _delete(self, connection: Connection, poller_name: str, event_id: str) -> None:
+        columns = self._table.c
+        connection.execute(self._table.delete().where(columns.poller_name == poller_name, columns.event_id == event_id))
+
+    @property
+    def _engine(self) -> Engine:
+        return (self._provider or default_provider()).get_engine(self._config)
+
+    @cached_property
+    def _table(self) -> Table:
+        from sqlalchemy import Column, MetaData, String, Table, Text
+        from sqlalchemy.dialects.mysql import LONGTEXT
+
+        return Table(
+            self._name,
+            MetaData(),
+            Column("poller_name", String(200), primary_key=True),
+            Column("event_id", String(200), primary_key=True),
+            Column("quarantined_at", String(40), nullable=False),
+            Column("error_type", String(200), nullable=False),
+            Column("entry", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
+            schema=self._schema,
+        )
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        try:
+            with outside_transactions():
+                self._make_table()
+                with self._engine.begin() as connection:
+                    yield connection
+        except DBAPIError as error:
+            raise StateStoreError(f"The quarantine table {self._name} failed: {code_of(error)}") from error
+        except SQLAlchemyError as error:
+            raise StateStoreError(f"The quarantine table {self._name} failed: {error}") from error
+
+    def _make_table(self) -> None:
+        from sqlalchemy import inspect
+        from sqlalchemy.exc import DBAPIError
+
+        if self._is_there:
+            return
+        engine = self._engine
+        try:
+            self._table.create(engine, checkfirst=True)
+        except DBAPIError:
+            # Another instance may have been faster by a moment.
+            if not inspect(engine).has_table(self._name, schema=self._schema):
+                raise
+        self._is_there = True
+
+
+def _values(row: QuarantinedRow) -> dict[str, str]:
+    return {
+        "poller_name": row.poller_name,
+        "event_id": row.event_id,
+        "quarantined_at": row.quarantined_at.isoformat(),
+        "error_type": row.error_type[:200],
+        "entry": encoded(row),
+    }

@@ -1,0 +1,120 @@
+"""Every sink keeps rows alike."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.ports import QuarantineSink
+from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
+
+NewSink = Callable[[], QuarantineSink]
+
+
+def row(event_id: str = "e1", poller_name: str = "orders", minute: int = 0, **fields: Any) -> QuarantinedRow:
+    defaults: dict[str, Any] = {
+        "event": {"pk": {"id": 1}, "after": {"name": "Zoë 🦊"}},
+        "error_type": "ValueError",
+        "error": "cannot digest",
+        "attempts": 3,
+        "batch_id": "batch_1",
+        "quarantined_at": dt.datetime(2026, 4, 7, 12, minute, 0, 123456, tzinfo=dt.UTC),
+    }
+    return QuarantinedRow(event_id=event_id, poller_name=poller_name, **(defaults | fields))
+
+
+@pytest.fixture(params=["file", "sqlite", "postgres", "mariadb", "blob"])
+def new_sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewSink:
+    match request.param:
+        case "file":
+            return lambda: FileQuarantine(tmp_path / "quarantine")
+        case "blob":
+            container = request.getfixturevalue("blob_container")
+            monkeypatch.setenv("MyStorage", request.getfixturevalue("azurite"))
+            return lambda: BlobQuarantine(connection="MyStorage", container=container)
+        case kind:
+            url = request.getfixturevalue(f"{kind}_database")
+            return lambda: SqlQuarantine(url=url)
+
+
+def test_rows_are_kept_for_the_next_process_oldest_first(new_sink: NewSink) -> None:
+    assert list(new_sink().entries()) == []
+    new_sink().put([row("e2", minute=2), row("e1", minute=1)])
+    new_sink().put([row("e3", "payments", minute=0)])
+    assert list(new_sink().entries()) == [row("e3", "payments", minute=0), row("e1", minute=1), row("e2", minute=2)]
+    assert list(new_sink().entries("orders")) == [row("e1", minute=1), row("e2", minute=2)]
+    assert list(new_sink().entries("order")) == []
+
+
+def test_the_same_row_put_twice_is_kept_once(new_sink: NewSink) -> None:
+    sink = new_sink()
+    sink.put([row(attempts=3)])
+    sink.put([row(attempts=4), row("e2")])
+    assert [(kept.event_id, kept.attempts) for kept in sink.entries()] == [("e1", 4), ("e2", 3)]
+
+
+def test_a_row_can_be_forgotten_and_forgotten_again(new_sink: NewSink) -> None:
+    sink = new_sink()
+    sink.put([row("e1"), row("e1", "payments")])
+    for _ in range(2):
+        sink.remove("orders", "e1")
+    assert [kept.poller_name for kept in sink.entries()] == ["payments"]
+
+
+def test_odd_names_do_not_meet_or_escape(new_sink: NewSink) -> None:
+    names = ["../up", "a/b", "a%2Fb", "Ä ö", "a.b", "..", "a b"]
+    sink = new_sink()
+    sink.put([row(poller_name=name) for name in names])
+    assert {kept.poller_name for kept in sink.entries()} == set(names)
+    for name in names:
+        assert [kept.poller_name for kept in sink.entries(name)] == [name]
+
+
+def test_long_events_are_kept_whole(new_sink: NewSink) -> None:
+    large = row(event={"after": {"text": "x" * 200_000}}, error="y" * 5_000, error_type="E" * 300)
+    sink = new_sink()
+    sink.put([large])
+    assert list(sink.entries()) == [large]
+
+
+def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:
+    sink = FileQuarantine(tmp_path)
+    sink.put([row()])
+    path = next(tmp_path.rglob("*.json"))
+    path.write_text("{")
+    with pytest.raises(StateStoreError, match=r"e1\.json"):
+        sink.entries()
+
+
+def test_a_failing_place_is_a_clear_error_without_secrets(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateStoreError, match="quarantine"):
+        FileQuarantine(tmp_path / "file").put([row()])
+    with pytest.raises(StateStoreError) as caught:
+        SqlQuarantine(url="postgresql+psycopg://u:s3cret@127.0.0.1:1/x").put([row()])
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_table_can_be_made_by_hand(sqlite_database: str) -> None:
+    ddl = SqlQuarantine(url=sqlite_database, table="bad rows").ddl()
+    assert ddl.startswith('CREATE TABLE "bad rows"')
+
+
+def test_a_missing_container_is_made(azurite: str) -> None:
+    import uuid
+
+    from azure.storage.blob import ContainerClient
+
+    with ContainerClient.from_connection_string(azurite, f"test-{uuid.uuid4().hex[:12]}") as client:
+        sink = BlobQuarantine(container_client=client)
+        assert sink.entries() == []
+        sink.remove("orders", "e1")
+        sink.put([row()])
+        assert sink.entries() == [row()]
+        client.delete_container()

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import pickle
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from referencing import Registry, Resource
+
+from azure_functions_db.core.errors import ConfigurationError, SerializationError
+from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.events import RowChange
+from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized, normalizer_for
+from azure_functions_db.trigger.schemas import json_schema
+from tests.unit.trigger.poller import Collected, ListSource, poller, run
+
+SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:abc")
+NOON = dt.datetime(2026, 4, 7, 12, 0, 0, 123456, tzinfo=dt.UTC)
+
+
+def change(**fields: Any) -> RowChange:
+    defaults: dict[str, Any] = {
+        "event_id": None,
+        "op": "upsert",
+        "source": SOURCE,
+        "cursor": NOON,
+        "pk": {"id": 1},
+        "after": {"id": 1, "at": NOON},
+    }
+    return RowChange(**(defaults | fields))
+
+
+def validate(name: Any, value: Any) -> None:
+    schemas = [json_schema("row_change"), json_schema("cloudevent")]
+    registry = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in schemas)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    jsonschema.Draft202012Validator(json_schema(name), registry=registry, format_checker=checker).validate(
+        json.loads(json.dumps(value, allow_nan=False))
+    )
+
+
+def test_the_id_is_known_for_good() -> None:
+    # Processed tables hold such ids: they must never change.
+    assert change().event_id == "d1027cf634460a440c2b5c35efaeb5a0b64274192c94b067842e831ad22129af"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"op": "delete"},
+        {"cursor": NOON + dt.timedelta(microseconds=1)},
+        {"pk": {"id": 2}},
+        {"pk": {"id": "1"}},
+        {"pk": {"id": 1, "line": 1}},
+        {"source": SourceDescriptor("other", "sqlalchemy", "sha256:abc")},
+        {"source": SourceDescriptor("orders", "sqlalchemy", "sha256:other")},
+    ],
+)
+def test_the_id_differs_with_all_that_makes_a_change(other: dict[str, Any]) -> None:
+    assert change(**other).event_id != change().event_id
+
+
+def test_the_id_does_not_depend_on_what_a_redelivery_may_change() -> None:
+    same = {
+        "cursor": NOON.astimezone(ZoneInfo("Asia/Kathmandu")),
+        "after": {"id": 1, "at": None},
+        "metadata": {"attempt": 2},
+    }
+    assert change(**same).event_id == change().event_id
+
+
+@given(st.lists(st.one_of(st.integers(), st.text(), st.binary(), st.booleans(), st.decimals()), min_size=2, max_size=2))
+def test_different_keys_have_different_ids(keys: list[Any]) -> None:
+    first, second = (change(pk={"key": key}).event_id for key in keys)
+    assert (first == second) == (repr(keys[0]) == repr(keys[1]))
+
+
+def test_an_event_is_frozen_and_a_value() -> None:
+    event = change()
+    for name in ("op", "event_id", "after", "anything"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(event, name, "x")
+        with pytest.raises(AttributeError, match=name):
+            delattr(event, name)
+    assert event == change()
+    assert event != change(metadata={"attempt": 2})
+    assert len({event, change()}) == 1
+    assert pickle.loads(pickle.dumps(event)) == event
+    assert copy.deepcopy(event) == event
+    assert "op='upsert'" in repr(event)
+
+
+def test_an_event_can_be_taken_apart_by_a_match() -> None:
+    match change(op="delete"):
+        case RowChange(op="delete", pk={"id": key}):
+            assert key == 1
+        case _:
+            pytest.fail("no match")
+
+
+values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.binary(),
+        st.decimals(),
+        st.uuids(),
+        st.datetimes(timezones=st.just(dt.UTC)),
+        st.dates(),
+        st.times(),
+        st.timedeltas(),
+    ),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=5,
+)
+
+
+@given(
+    st.sampled_from(["insert", "update", "upsert", "delete", "unknown"]),
+    st.dictionaries(st.text(), values),
+    st.one_of(st.integers(), st.decimals(allow_nan=False), st.datetimes(), st.binary(), st.text()),
+)
+def test_every_event_fits_its_schemas(op: Any, row: dict[str, Any], cursor: Any) -> None:
+    event = change(op=op, after=row, before=None, cursor=cursor, metadata={"fetched_at": NOON, "attempt": 1})
+    validate("row_change", event.to_json())
+    validate("cloudevent", event.to_cloudevent())
+
+
+def test_the_json_forms_are_what_other_systems_read() -> None:
+    row = {"at": NOON, "price": Decimal("1.10"), "key": UUID(int=7), "blob": b"\x00\xff"}
+    written = change(after=row).to_json()
+    assert written["after"] == {
+        "at": "2026-04-07T12:00:00.123456Z",
+        "price": "1.10",
+        "key": "00000000-0000-0000-0000-000000000007",
+        "blob": "AP8=",
+    }
+    event = change(pk={"id": 1, "line": "a,b"}).to_cloudevent()
+    assert event["type"] == "azure-functions-db.row.upsert"
+    assert event["source"] == "azure-functions-db/sqlalchemy/orders"
+    assert event["subject"] == "id=1,line=a%2Cb"
+    assert event["time"] == "2026-04-07T12:00:00.123456Z"
+
+
+def test_the_schemas_refuse_what_is_no_event() -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        validate("row_change", {**change().to_json(), "op": "merge"})
+    with pytest.raises(jsonschema.ValidationError):
+        validate("cloudevent", {**change().to_cloudevent(), "data": {}})
+
+
+def operations(rows: list[dict[str, Any]], **columns: Any) -> list[str]:
+    normalizer = RecordNormalizer("updated", ["id"], **columns)
+    return [event.op for event in normalizer.batch(rows, SOURCE, {})]
+
+
+def test_the_operation_follows_from_the_columns() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "updated": 5, "created": 5, "deleted": None},
+        {"id": 2, "updated": 6, "created": 5, "deleted": False},
+        {"id": 3, "updated": 7, "created": 7, "deleted": NOON},
+    ]
+    assert operations(rows) == ["upsert", "upsert", "upsert"]
+    assert operations(rows, created_column="created") == ["insert", "update", "insert"]
+    assert operations(rows, deleted_column="deleted") == ["upsert", "upsert", "delete"]
+    assert operations(rows, created_column="created", deleted_column="deleted") == ["insert", "update", "delete"]
+
+
+def test_metadata_tells_batch_attempt_and_time() -> None:
+    handler = Collected()
+    run(poller(ListSource(2)), handler)
+    first, second = handler.batches[0]
+    assert set(first.metadata) >= {"batch_id", "attempt", "fetched_at"}
+    assert first.metadata is second.metadata, "one mapping serves the whole batch"
+    with pytest.raises(TypeError):
+        first.metadata["attempt"] = 7
+
+
+def test_a_custom_normalizer_makes_the_events_and_the_position() -> None:
+    class Bare:
+        source_descriptor = SourceDescriptor("bare", "list", "sha256:b")
+
+        def __init__(self) -> None:
+            self.cursors: list[Any] = []
+
+        def fetch(self, cursor: Any, _batch_size: int) -> list[dict[str, Any]]:
+            self.cursors.append(cursor)
+            return [] if cursor else [{"n": 4, "who": "x"}]
+
+    def normalize(record: dict[str, Any], source: SourceDescriptor) -> RowChange:
+        return RowChange(None, "insert", source, record["n"], {"who": record["who"]}, metadata={"own": True})
+
+    source, handler, store = Bare(), Collected(), MemoryStateStore()
+    for _ in range(2):
+        run(poller(source, store, normalizer=normalize), handler)
+    assert source.cursors == [None, (4, "x")]
+    [[event]] = handler.batches
+    assert event.op == "insert"
+    assert event.metadata["own"]
+    assert event.metadata["attempt"] == 1
+
+
+def test_a_source_without_columns_needs_a_normalizer() -> None:
+    with pytest.raises(ConfigurationError, match="normalizer"):
+        normalizer_for(object(), None)
+
+
+@pytest.mark.parametrize("made", [None, {"id": 1}, ValueError("odd")])
+def test_a_normalizer_that_fails_is_a_serialization_error(made: Any) -> None:
+    def normalize(_record: Any, _source: Any) -> Any:
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    with pytest.raises(SerializationError):
+        normalized(normalize, [{"id": 1}], SOURCE, MappingProxyType({}))
