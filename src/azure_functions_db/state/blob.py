@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".json"
 _ABSENT = {"BlobNotFound", "ContainerNotFound"}
-_REFUSED = {"ConditionNotMet", "BlobAlreadyExists", "BlobNotFound"}
 
 
 class BlobBackend:
@@ -81,7 +80,7 @@ class BlobBackend:
         from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 
         try:
-            return self._upload(path, content, overwrite=False)
+            return self._upload(path, content, {"BlobAlreadyExists"}, overwrite=False)
         except ResourceNotFoundError as failure:
             if error_code(failure) != "ContainerNotFound":
                 raise
@@ -90,21 +89,21 @@ class BlobBackend:
         except ResourceExistsError as failure:
             if error_code(failure) != "ContainerAlreadyExists":
                 raise
-        return self._upload(path, content, overwrite=False)
+        return self._upload(path, content, {"BlobAlreadyExists"}, overwrite=False)
 
     def _replace(self, path: str, content: bytes, version: Version) -> Version | None:
         from azure.core import MatchConditions
 
-        condition = MatchConditions.IfNotModified
-        return self._upload(path, content, overwrite=True, etag=version, match_condition=condition)
+        condition = {"overwrite": True, "etag": version, "match_condition": MatchConditions.IfNotModified}
+        return self._upload(path, content, {"ConditionNotMet", *_ABSENT}, **condition)
 
-    def _upload(self, path: str, content: bytes, **condition: Any) -> Version | None:
+    def _upload(self, path: str, content: bytes, refusals: set[str], **condition: Any) -> Version | None:
         from azure.core.exceptions import HttpResponseError
 
         try:
             answer = self._container.get_blob_client(path).upload_blob(content, **condition)
         except HttpResponseError as failure:
-            if error_code(failure) not in _REFUSED:
+            if error_code(failure) not in refusals:
                 raise
             return None
         return str(answer["etag"])
@@ -142,17 +141,21 @@ def _path(name: DocumentName) -> str:
 def _connected(connection: str, container: str) -> ContainerClient:
     from azure.storage.blob import ContainerClient, ExponentialRetry
 
-    # The SDK's own policy waits 15 seconds before its first retry: a good part of a lease.
-    retries = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3)
+    options: Any = {
+        # The SDK's own patience (a minute for an answer, 15 seconds to the first retry) outlasts a lease.
+        "retry_policy": ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3, random_jitter_range=1),
+        "connection_timeout": 5,
+        "read_timeout": 15,
+    }
     match storage_account(connection, "blob"):
         case ByConnectionString(text):
             try:
-                return ContainerClient.from_connection_string(text, container, retry_policy=retries)
+                return ContainerClient.from_connection_string(text, container, **options)
             except ValueError:
                 raise ConfigurationError(
                     f"The app setting {connection} is no storage connection string", setting=connection
                 ) from None
         case ByIdentity(uri, credential):
-            return ContainerClient(uri, container, credential=credential, retry_policy=retries)
+            return ContainerClient(uri, container, credential=credential, **options)
         case other:
             assert_never(other)
