@@ -63,18 +63,22 @@ def blob_container(connection: str, container: str) -> ContainerClient:
     """Return a client of a container in the account that an app setting names; nothing is contacted yet."""
     from azure.storage.blob import ContainerClient, ExponentialRetry
 
-    # The SDK's own policy waits 15 seconds before its first retry: a good part of a lease.
-    retries = ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3)
+    options: Any = {
+        # The SDK's own patience (a minute for an answer, 15 seconds to the first retry) outlasts a lease.
+        "retry_policy": ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3, random_jitter_range=1),
+        "connection_timeout": 5,
+        "read_timeout": 15,
+    }
     match storage_account(connection, "blob"):
         case ByConnectionString(text):
             try:
-                return ContainerClient.from_connection_string(text, container, retry_policy=retries)
+                return ContainerClient.from_connection_string(text, container, **options)
             except ValueError:
                 raise ConfigurationError(
                     f"The app setting {connection} is no storage connection string", setting=connection
                 ) from None
         case ByIdentity(uri, credential):
-            return ContainerClient(uri, container, credential=credential, retry_policy=retries)
+            return ContainerClient(uri, container, credential=credential, **options)
         case other:
             assert_never(other)
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".json"
 _ABSENT = {"BlobNotFound", "ContainerNotFound"}
-_REFUSED = {"ConditionNotMet", "BlobAlreadyExists", "BlobNotFound"}
 
 
 class BlobBackend:
@@ -81,7 +80,7 @@ class BlobBackend:
         from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 
         try:
-            return self._upload(path, content, overwrite=False)
+            return self._upload(path, content, {"BlobAlreadyExists"}, overwrite=False)
         except ResourceNotFoundError as failure:
             if error_code(failure) != "ContainerNotFound":
                 raise
@@ -90,21 +89,21 @@ class BlobBackend:
         except ResourceExistsError as failure:
             if error_code(failure) != "ContainerAlreadyExists":
                 raise
-        return self._upload(path, content, overwrite=False)
+        return self._upload(path, content, {"BlobAlreadyExists"}, overwrite=False)
 
     def _replace(self, path: str, content: bytes, version: Version) -> Version | None:
         from azure.core import MatchConditions
 
-        condition = MatchConditions.IfNotModified
-        return self._upload(path, content, overwrite=True, etag=version, match_condition=condition)
+        condition = {"overwrite": True, "etag": version, "match_condition": MatchConditions.IfNotModified}
+        return self._upload(path, content, {"ConditionNotMet", *_ABSENT}, **condition)
 
-    def _upload(self, path: str, content: bytes, **condition: Any) -> Version | None:
+    def _upload(self, path: str, content: bytes, refusals: set[str], **condition: Any) -> Version | None:
         from azure.core.exceptions import HttpResponseError
 
         try:
             answer = self._container.get_blob_client(path).upload_blob(content, **condition)
         except HttpResponseError as failure:
-            if error_code(failure) not in _REFUSED:
+            if error_code(failure) not in refusals:
                 raise
             return None
         return str(answer["etag"])

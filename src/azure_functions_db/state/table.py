@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PIECE = 32 * 1024
 _MOST_PIECES = 15
 _ABSENT = {"ResourceNotFound", "TableNotFound", "EntityNotFound"}
-_REFUSED = {"UpdateConditionNotSatisfied", "ConditionNotMet", "EntityAlreadyExists", "ResourceNotFound"}
+_CHANGED = {"UpdateConditionNotSatisfied", "ConditionNotMet", *_ABSENT}
 
 
 class TableBackend:
@@ -70,7 +70,7 @@ class TableBackend:
         from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 
         try:
-            return _answered(lambda: self._table.create_entity(entity))
+            return _answered({"EntityAlreadyExists"}, lambda: self._table.create_entity(entity))
         except ResourceNotFoundError as failure:
             if error_code(failure) != "TableNotFound":
                 raise
@@ -79,7 +79,7 @@ class TableBackend:
         except ResourceExistsError as failure:
             if error_code(failure) != "TableAlreadyExists":
                 raise
-        return _answered(lambda: self._table.create_entity(entity))
+        return _answered({"EntityAlreadyExists"}, lambda: self._table.create_entity(entity))
 
     def _replace(self, entity: dict[str, str], version: Version) -> Version | None:
         from azure.core import MatchConditions
@@ -87,9 +87,10 @@ class TableBackend:
 
         condition = MatchConditions.IfNotModified
         return _answered(
+            _CHANGED,
             lambda: self._table.update_entity(
                 entity, mode=UpdateMode.REPLACE, etag=str(version), match_condition=condition
-            )
+            ),
         )
 
     def _pollers(self, app: str) -> list[str]:
@@ -156,13 +157,13 @@ def _content(entity: Mapping[str, Any]) -> bytes:
     return "".join(piece for piece in pieces if isinstance(piece, str)).encode()
 
 
-def _answered(work: Callable[[], Mapping[str, Any]]) -> Version | None:
+def _answered(refusals: set[str], work: Callable[[], Mapping[str, Any]]) -> Version | None:
     from azure.core.exceptions import HttpResponseError
 
     try:
         return str(work()["etag"])
     except HttpResponseError as failure:
-        if error_code(failure) not in _REFUSED:
+        if error_code(failure) not in refusals:
             raise
         return None
 
@@ -170,15 +171,17 @@ def _answered(work: Callable[[], Mapping[str, Any]]) -> Version | None:
 def _connected(connection: str, table: str) -> TableClient:
     from azure.data.tables import TableClient
 
+    # The SDK's own patience (five minutes for an answer) outlasts a lease.
+    options: Any = {"connection_timeout": 5, "read_timeout": 15}
     match storage_account(connection, "table"):
         case ByConnectionString(text):
             try:
-                return TableClient.from_connection_string(text, table)
+                return TableClient.from_connection_string(text, table, **options)
             except ValueError:
                 raise ConfigurationError(
                     f"The app setting {connection} is no storage connection string", setting=connection
                 ) from None
         case ByIdentity(uri, credential):
-            return TableClient(uri, table, credential=credential)
+            return TableClient(uri, table, credential=credential, **options)
         case other:
             assert_never(other)

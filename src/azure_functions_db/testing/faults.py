@@ -45,6 +45,10 @@ class FaultyBackend:
         """Let the next calls of an operation fail, one after the other."""
         self._planned[operation].extend(faults)
 
+    def clear(self) -> None:
+        """Forget what is planned."""
+        self._planned.clear()
+
     def read(self, name: DocumentName) -> Stored | None:
         """Return the document, or None where there is none."""
         return self._do("read", lambda: self._backend.read(name))

@@ -1,0 +1,153 @@
+"""The state document: its JSON form, what is refused, and which changes are allowed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+
+from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError, StateStoreError
+from azure_functions_db.state.codec import as_dict, decoded, encoded
+from azure_functions_db.state.document import Document, acquired, broken, committed, is_free, released, renewed
+
+NOW = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, tzinfo=dt.UTC)
+POSITION = {"cursor": {"kind": "integer+pk", "value": 1, "tiebreaker": {"id": 2}}}
+
+WRITTEN: dict[str, Any] = {
+    "version": 1,
+    "poller_name": "orders",
+    "source_fingerprint": "sha256:f00",
+    "checkpoint": POSITION,
+    "lease": {
+        "owner_id": "funcapp/instance-abc",
+        "fencing_token": 42,
+        "acquired_at": "2026-04-07T01:23:45.123456Z",
+        "heartbeat_at": "2026-04-07T01:23:45.123456Z",
+        "expires_at": "2026-04-07T01:24:45.123456Z",
+    },
+}
+
+
+def written(**changes: Any) -> bytes:
+    kept = {name: value for name, value in (WRITTEN | changes).items() if value is not ...}
+    return json.dumps(kept).encode()
+
+
+def lease(**changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in (WRITTEN["lease"] | changes).items() if value is not ...}
+
+
+def test_the_json_form_is_the_documented_one() -> None:
+    document = Document("orders", POSITION, None, "sha256:f00")
+    taken = acquired(document, "funcapp/instance-abc", NOW, 60)
+    assert json.loads(encoded(taken)) == WRITTEN | {"lease": lease(fencing_token=1)}
+
+
+def test_a_document_survives_writing_and_reading() -> None:
+    document = decoded(written(), "orders")
+    assert as_dict(document) == WRITTEN
+    assert decoded(encoded(document), "orders") == document
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (written()[:-20], "is not JSON, perhaps cut short"),
+        (b"\xff\xfe\x00garbage", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "is a JSON list instead of an object"),
+        (b"null", "is a JSON NoneType"),
+        (b"{}", "has no version"),
+        (written(version=...), "has no version"),
+        (written(version=99), "is of version 99"),
+        (written(version=True), "is of version True"),
+        (written(version="1"), "is of version '1'"),
+        (written(poller_name="invoices"), "belongs to the poller 'invoices'"),
+        (written(poller_name=...), "belongs to the poller None"),
+        (written(checkpoint=...), "has no checkpoint"),
+        (written(checkpoint=None), "has a checkpoint that is no object"),
+        (written(checkpoint=[1]), "has a checkpoint that is no object"),
+        (written(checkpoint={"last_successful_batch_id": "b", "metadata": {}}), "no position"),
+        (written(source_fingerprint=5), "source_fingerprint that is no text"),
+        (written(lease=...), "has no lease entry"),
+        (written(lease={}), "without owner_id or fencing_token"),
+        (written(lease="me"), "without owner_id or fencing_token"),
+        (written(lease=lease(owner_id=...)), "without owner_id or fencing_token"),
+        (written(lease=lease(fencing_token="42")), "without owner_id or fencing_token"),
+        (written(lease=lease(fencing_token=0)), "without owner_id or fencing_token"),
+        (written(lease=lease(expires_at=...)), "expires_at is no timestamp"),
+        (written(lease=lease(heartbeat_at="yesterday")), "heartbeat_at is no timestamp"),
+        (written(lease=lease(acquired_at="2026-04-07T01:23:45")), "acquired_at has no time zone"),
+    ],
+)
+def test_what_is_no_document_is_refused_with_the_reason(content: bytes, complaint: str) -> None:
+    with pytest.raises(StateStoreError, match="Nothing was overwritten") as refused:
+        decoded(content, "orders")
+    assert complaint in str(refused.value)
+    assert refused.value.poller_name == "orders"
+
+
+def test_a_checkpoint_without_a_batch_may_lack_a_position() -> None:
+    # A first batch that keeps failing has attempts to remember and no position yet.
+    attempts = {"metadata": {"attempts": 3}}
+    assert decoded(written(checkpoint=attempts), "orders").checkpoint == attempts
+
+
+def test_a_checkpoint_that_json_cannot_hold_is_refused() -> None:
+    for value in (float("nan"), object(), {1, 2}):
+        with pytest.raises(StateStoreError, match="cannot be written as JSON"):
+            encoded(Document("orders", {"cursor": value}))
+
+
+def test_the_margin_is_a_quarter_of_a_short_ttl() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 4)
+    assert not is_free(taken, NOW + dt.timedelta(seconds=4.999))
+    assert is_free(taken, NOW + dt.timedelta(seconds=5))
+    assert committed(taken, "a:1", NOW + dt.timedelta(seconds=2.999), POSITION).checkpoint == POSITION
+    with pytest.raises(LostLeaseError):
+        committed(taken, "a:1", NOW + dt.timedelta(seconds=3), POSITION)
+
+
+def test_a_release_keeps_the_token_and_says_so_in_the_json() -> None:
+    freed = released(acquired(Document("orders"), "a", NOW, 60), "a:1", NOW)
+    reread = decoded(encoded(freed), "orders")
+    assert reread.lease is not None
+    assert reread.lease.fencing_token == 1
+    assert is_free(reread, NOW)
+
+
+def test_a_lease_is_neither_renewed_nor_committed_under_another_id() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    for stranger in ("b:1", "a:2", "a:0", "a", ""):
+        with pytest.raises(LostLeaseError):
+            committed(taken, stranger, NOW, POSITION)
+        with pytest.raises(LostLeaseError):
+            renewed(taken, stranger, NOW, 60)
+        with pytest.raises(LostLeaseError):
+            released(taken, stranger, NOW)
+
+
+def test_a_broken_lease_is_free_and_its_holder_out() -> None:
+    freed = broken(acquired(Document("orders"), "a", NOW, 60), NOW)
+    with pytest.raises(LostLeaseError):
+        committed(freed, "a:1", NOW, POSITION)
+    retaken = acquired(freed, "b", NOW, 60)
+    assert retaken.lease is not None
+    assert retaken.lease.fencing_token == 3
+
+
+def test_the_conflict_names_the_holder() -> None:
+    taken = acquired(Document("orders"), "funcapp/instance-abc", NOW, 60)
+    with pytest.raises(LeaseConflictError, match="funcapp/instance-abc") as refused:
+        acquired(taken, "b", NOW, 60)
+    assert refused.value.owner_id == "funcapp/instance-abc"
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
+def test_a_lease_needs_a_time_to_live(ttl: float) -> None:
+    with pytest.raises(ConfigurationError):
+        acquired(Document("orders"), "a", NOW, ttl)

@@ -1,0 +1,329 @@
+"""The store over compare and swap: lost answers, ghosts, vanished documents and the number of its calls."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from azure_functions_db import (
+    ConfigurationError,
+    LeaseConflictError,
+    LostLeaseError,
+    MemoryStateStore,
+    StateStoreError,
+)
+from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
+from azure_functions_db.state.names import document_name
+from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.faults import Fault, FaultyStateStore
+
+POLLER = "orders"
+FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
+NAME = document_name(None, POLLER)
+
+
+def calls_of(store: FaultyStateStore) -> dict[str, int]:
+    counted = dict(store.faults.calls)
+    store.faults.calls.clear()
+    return counted
+
+
+def vanish(store: FaultyStateStore) -> None:
+    store._memory._documents.clear()
+
+
+def test_a_store_offers_the_ports() -> None:
+    store = MemoryStateStore()
+    assert isinstance(store, StateStore)
+    assert isinstance(store, LookingStateStore)
+    assert not isinstance(store, TransactionalStateStore)
+
+
+def test_storage_is_asked_as_rarely_as_can_be() -> None:
+    store = FaultyStateStore()
+    lease_id = store.acquire_lease(POLLER, 60)
+    assert calls_of(store) == {"read": 1, "create": 1}
+    store.load_checkpoint(POLLER)
+    assert calls_of(store) == {}
+    store.commit_checkpoint(POLLER, FIRST, lease_id)
+    store.renew_lease(POLLER, lease_id, 60)
+    assert store.load_checkpoint(POLLER) == FIRST
+    assert calls_of(store) == {"replace": 2}
+    store.release_lease(POLLER, lease_id)
+    assert calls_of(store) == {"replace": 1}
+    lease_id = store.take_lease(store.look(POLLER), 60)
+    assert calls_of(store) == {"read": 1, "replace": 1}
+    store.commit_and_release(POLLER, SECOND, lease_id)
+    assert calls_of(store) == {"replace": 1}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.REFUSED_RETRY])
+class TestALostAnswer:
+    def test_the_lease_is_held_all_the_same(self, fault: Fault) -> None:
+        store = FaultyStateStore()
+        store.faults.plan("create", fault)
+        lease_id = store.acquire_lease(POLLER, 60)
+        store.commit_and_release(POLLER, FIRST, lease_id)
+        store.faults.plan("replace", fault)
+        lease_id = store.acquire_lease(POLLER, 60)
+        assert lease_id.endswith(":2")
+        store.commit_checkpoint(POLLER, SECOND, lease_id)
+
+    def test_the_checkpoint_is_committed_all_the_same(self, fault: Fault) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        store.faults.plan("replace", fault, fault)
+        store.commit_checkpoint(POLLER, FIRST, lease_id)
+        store.commit_and_release(POLLER, SECOND, lease_id)
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_the_lease_is_renewed_and_released_all_the_same(self, fault: Fault) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        store.faults.plan("replace", fault, fault)
+        store.renew_lease(POLLER, lease_id, 60)
+        store.release_lease(POLLER, lease_id)
+        FaultyStateStore(shared_with=store).acquire_lease(POLLER, 60)
+
+    def test_an_operator_is_not_told_of_a_conflict_with_himself(self, fault: Fault) -> None:
+        store = FaultyStateStore()
+        store.release_lease(POLLER, store.acquire_lease(POLLER, 60))
+        store.faults.plan("replace", fault)
+        store.reset_to_cursor(POLLER, 1, {})
+        assert store.load_checkpoint(POLLER)["cursor"]["value"] == 1
+
+
+class TestSilence:
+    """No answer to the write, and none to the question whether it took effect."""
+
+    def test_an_unanswered_acquire_leaves_no_ghost(self) -> None:
+        store = FaultyStateStore()
+        store.faults.plan("create", Fault.LOST_REPLY)
+        glance = store.look(POLLER)
+        store.faults.plan("read", Fault.UNREACHABLE)
+        with pytest.raises(StateStoreError, match="did not answer"):
+            store.take_lease(glance, 60)
+        with pytest.raises(LeaseConflictError):
+            FaultyStateStore(shared_with=store).acquire_lease(POLLER, 60)
+        assert store.acquire_lease(POLLER, 60).endswith(":2")
+
+    def test_an_unanswered_commit_is_settled_by_loading(self) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        store.faults.plan("replace", Fault.LOST_REPLY)
+        store.faults.plan("read", Fault.UNREACHABLE)
+        with pytest.raises(StateStoreError, match="did not answer"):
+            store.commit_checkpoint(POLLER, FIRST, lease_id)
+        assert store.load_checkpoint(POLLER) == FIRST
+        store.commit_checkpoint(POLLER, SECOND, lease_id)
+        store.release_lease(POLLER, lease_id)
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_an_unanswered_commit_that_never_arrived_is_settled_too(self) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        store.commit_checkpoint(POLLER, FIRST, lease_id)
+        store.faults.plan("replace", Fault.UNREACHABLE)
+        with pytest.raises(StateStoreError, match="cannot be reached"):
+            store.commit_checkpoint(POLLER, SECOND, lease_id)
+        assert store.load_checkpoint(POLLER) == FIRST
+        store.commit_checkpoint(POLLER, SECOND, lease_id)
+
+    def test_an_unanswered_release_is_taken_over_by_the_same_store(self) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        store.faults.plan("replace", Fault.UNREACHABLE)
+        with pytest.raises(StateStoreError):
+            store.release_lease(POLLER, lease_id)
+        assert store.acquire_lease(POLLER, 60).endswith(":2")
+
+    def test_an_outage_is_not_a_conflict(self) -> None:
+        store = FaultyStateStore()
+        store.faults.plan("read", Fault.UNREACHABLE)
+        with pytest.raises(StateStoreError) as failed:
+            store.acquire_lease(POLLER, 60)
+        assert not isinstance(failed.value, LeaseConflictError)
+
+
+class TestAVanishedDocument:
+    def test_ends_the_lease(self) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        vanish(store)
+        with pytest.raises(LostLeaseError, match="vanished"):
+            store.commit_checkpoint(POLLER, FIRST, lease_id)
+        with pytest.raises(LostLeaseError):
+            store.renew_lease(POLLER, lease_id, 60)
+        store.release_lease(POLLER, lease_id)
+
+    def test_is_no_silent_restart(self) -> None:
+        store = FaultyStateStore()
+        store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+        vanish(store)
+        with pytest.raises(StateStoreError, match="has vanished"):
+            store.acquire_lease(POLLER, 60)
+        with pytest.raises(StateStoreError, match="has vanished"):
+            store.load_checkpoint(POLLER)
+        assert store.reset_to_cursor(POLLER, 1, {"id": 1}).before is None
+        store.acquire_lease(POLLER, 60)
+
+
+class TestACorruptDocument:
+    @pytest.fixture
+    def store(self) -> FaultyStateStore:
+        store = FaultyStateStore()
+        store._memory.create(NAME, b'{"version": 99}')
+        return store
+
+    def test_is_refused_and_left_alone(self, store: FaultyStateStore) -> None:
+        for attempt in (store.look, store.load_checkpoint, store.reset_to_beginning, store.inspect):
+            with pytest.raises(StateStoreError, match="version 99"):
+                attempt(POLLER)
+        with pytest.raises(StateStoreError, match="version 99"):
+            store.acquire_lease(POLLER, 60)
+        assert store._memory.read(NAME) is not None
+        assert store.faults.calls["replace"] == 0
+
+    def test_is_replaced_by_force_only(self, store: FaultyStateStore) -> None:
+        change = store.reset_to_beginning(POLLER, force=True)
+        assert change.before == {"unreadable": '{"version": 99}'}
+        store.acquire_lease(POLLER, 60)
+
+    def test_under_a_holder_stops_it(self) -> None:
+        store = FaultyStateStore()
+        lease_id = store.acquire_lease(POLLER, 60)
+        vanish(store)
+        store._memory.create(NAME, b"{}")
+        store._memory.replace(NAME, b"{", 1)
+        with pytest.raises(StateStoreError, match="not JSON"):
+            store.commit_checkpoint(POLLER, FIRST, lease_id)
+
+
+def test_a_lease_of_an_earlier_life_of_this_store_is_its_own_only() -> None:
+    first = MemoryStateStore()
+    second = MemoryStateStore(shared_with=first)
+    assert first.owner_id != second.owner_id
+
+
+def test_threads_of_one_store_do_not_take_each_others_lease_for_a_ghost() -> None:
+    store = MemoryStateStore()
+
+    def attempt(_: int) -> bool:
+        try:
+            store.acquire_lease(POLLER, 60)
+        except LeaseConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(64))) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_somebody_else() -> None:
+    store = MemoryStateStore()
+    lease_id = store.acquire_lease(POLLER, 60)
+    child = os.fork()
+    if child == 0:
+        try:
+            store.acquire_lease(POLLER, 60)
+        except LeaseConflictError as refused:
+            os._exit(0 if refused.owner_id and lease_id.startswith(refused.owner_id) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_lease_can_be_used_through_another_store() -> None:
+    first = MemoryStateStore()
+    lease_id = first.acquire_lease(POLLER, 60)
+    second = MemoryStateStore(shared_with=first)
+    second.commit_checkpoint(POLLER, FIRST, lease_id)
+    first.commit_checkpoint(POLLER, SECOND, lease_id)
+    assert second.look(POLLER).checkpoint == SECOND
+
+
+def test_a_checkpoint_that_could_not_be_read_again_is_not_written() -> None:
+    store = MemoryStateStore()
+    lease_id = store.acquire_lease(POLLER, 60)
+    with pytest.raises(StateStoreError):
+        store.commit_checkpoint(POLLER, {"last_successful_batch_id": "b"}, lease_id)
+    with pytest.raises(StateStoreError):
+        store.commit_checkpoint(POLLER, {"cursor": object()}, lease_id)
+    store.commit_checkpoint(POLLER, FIRST, lease_id)
+
+
+def test_apps_do_not_meet() -> None:
+    mine = MemoryStateStore(app_name="a")
+    theirs = MemoryStateStore(shared_with=mine, app_name="b")
+    mine.acquire_lease(POLLER, 60)
+    theirs.acquire_lease(POLLER, 60)
+    theirs.acquire_lease("other", 60)
+    assert (mine.poller_names(), theirs.poller_names()) == ([POLLER], [POLLER, "other"])
+
+
+def test_the_apps_name_comes_from_azure_when_it_is_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStateStore()
+    monkeypatch.setenv("WEBSITE_SITE_NAME", "shop")
+    store.acquire_lease(POLLER, 60)
+    assert MemoryStateStore(shared_with=store, app_name="shop").poller_names() == [POLLER]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "ä" * 50, None, 5])
+def test_an_impossible_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        MemoryStateStore().acquire_lease(name, 60)
+
+
+def test_a_whole_saved_document_brings_its_fingerprint(tmp_path: Path) -> None:
+    store = MemoryStateStore(source_fingerprint="sha256:a")
+    store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps(store.inspect(POLLER)))
+    store.reset_to_beginning(POLLER)
+    assert store.reset_to_checkpoint(POLLER, saved).after["source_fingerprint"] == "sha256:a"
+    assert store.load_checkpoint(POLLER) == FIRST
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": 99, "poller_name": "orders"}', '{"cursor": '])
+def test_a_file_without_a_checkpoint_resets_nothing(tmp_path: Path, content: str) -> None:
+    store = MemoryStateStore()
+    store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+    file = tmp_path / "saved.json"
+    file.write_text(content)
+    with pytest.raises((ConfigurationError, StateStoreError)):
+        store.reset_to_checkpoint(POLLER, file)
+    assert store.load_checkpoint(POLLER) == FIRST
+
+
+def test_acts_on_an_unknown_poller_are_refused() -> None:
+    store = MemoryStateStore()
+    with pytest.raises(StateStoreError, match="no state"):
+        store.break_lease(POLLER)
+    with pytest.raises(StateStoreError, match="no state"):
+        store.adopt_fingerprint(POLLER, "sha256:a")
+    with pytest.raises(StateStoreError, match="no state"):
+        store.clone_checkpoint(POLLER, "copy")
+    assert store.poller_names() == []
+
+
+def test_a_reset_changes_no_document_that_changed_meanwhile() -> None:
+    clock = FakeClock()
+    store = FaultyStateStore(clock=clock)
+    store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+    quick = FaultyStateStore(shared_with=store, clock=clock)
+    replace = store._memory.replace
+
+    def interrupted(*arguments: object) -> object:
+        store._memory.replace = replace  # type: ignore[method-assign]
+        quick.commit_and_release(POLLER, SECOND, quick.acquire_lease(POLLER, 60))
+        return replace(*arguments)  # type: ignore[arg-type]
+
+    store._memory.replace = interrupted  # type: ignore[method-assign, assignment]
+    with pytest.raises(LeaseConflictError):
+        store.reset_to_beginning(POLLER)
+    assert quick.load_checkpoint(POLLER) == SECOND
