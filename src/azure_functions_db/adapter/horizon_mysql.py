@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # The cache stands still for those who read it faster than every 100 ms.
 _PAUSE = 0.13
-_LONGEST_PAUSE = 8 * _PAUSE
+_LONGEST_PAUSE = 4 * _PAUSE
 _ACCESS_DENIED = "1227"
 # Transactions that have written nothing have no number of their own; what is shown lies above these.
 _FIRST_MADE_UP = 1 << 48
