@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.adapter import values
 from azure_functions_db.adapter.generations import Transaction
-from azure_functions_db.adapter.horizon import DrainingWatch
+from azure_functions_db.adapter.horizon import DrainingWatch, warn_of_late_commits
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -41,13 +42,20 @@ WHERE (session.pid IS NULL OR (session.datname = current_database() AND session.
 """
 
 
+_CACHED = "SELECT seqcache FROM pg_sequence WHERE seqrelid = CAST(pg_get_serial_sequence(:table, :column) AS regclass)"
+
+
 class PostgresWatch(DrainingWatch):
     """Reads up to where the transactions of this database allow it."""
 
     _prepared: frozenset[Hashable] = frozenset()
+    _checked = False
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         """See the newest cursor value, then who is running."""
+        if not self._checked:
+            self._checked = True
+            self._check_sequence(connection, plan)
         newest, parameters = self._newest(connection, plan, start)
         sight = connection.execute(_sight(newest), parameters).one()
         if sight.newest is None:
@@ -57,6 +65,19 @@ class PostgresWatch(DrainingWatch):
         self._see(sight.newest, sight.clock if _is_aware(sight.newest) else sight.naive_clock)
         self._note(sight.running)
         return True
+
+    def _check_sequence(self, connection: Connection, plan: Plan) -> None:
+        """Notice a sequence that sessions draw from in advance: its values do not grow from one to the next."""
+        from sqlalchemy import text
+
+        definition = plan.definition
+        if definition.table is None or not values.is_whole(plan.shape.types[definition.cursor_column]):
+            return
+        table = connection.dialect.identifier_preparer.format_table(plan.shape.relation)
+        cached = connection.execute(text(_CACHED), {"table": table, "column": definition.cursor_column}).scalar()
+        if cached is not None and cached > 1:
+            self.grade = "none"
+            warn_of_late_commits(self._name, f"its sequence hands out {cached} numbers at a time to each session")
 
     def _note(self, rows: list[list[Any]]) -> None:
         running = {row[0]: _transaction(*row) for row in rows}

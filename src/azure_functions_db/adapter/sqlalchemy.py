@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter.definition import InFlight, defined
 from azure_functions_db.adapter.failures import reading
+from azure_functions_db.adapter.indexes import warn_without_index
 from azure_functions_db.adapter.page import Page, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
@@ -96,7 +97,7 @@ class SqlAlchemySource:
         in_flight: InFlight = "wait",
         settle_seconds: float | None = None,
         name: str | None = None,
-        horizon_wait_seconds: float = 0.25,
+        horizon_wait_seconds: float = 1.0,
         horizon_cap_seconds: float | None = 300.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -304,7 +305,10 @@ class SqlAlchemySource:
     def _current_plan(self) -> Plan:
         engine = self._engine()
         if self._plan is None or self._plan.dialect is not engine.dialect:
+            first = self._plan is None
             self._plan = Plan(self._definition, self._shape(engine), engine.dialect)
+            if first:
+                warn_without_index(self.name, engine, self._plan)
         return self._plan
 
     def _shape(self, engine: Engine) -> Shape:
