@@ -52,7 +52,10 @@ def allow_single_statements(engine: Engine, config: DbConfig) -> None:
     """Prepare a new engine, unless the user chose the transaction mode of its connections."""
     from sqlalchemy import event
 
-    chosen = {"isolation_level", "execution_options", "autocommit"} & {*config.engine_kwargs, *(config.connect_args or ())}
+    chosen = {"isolation_level", "execution_options", "autocommit"} & {
+        *config.engine_kwargs,
+        *(config.connect_args or ()),
+    }
     switch = _SWITCHES.get(engine.dialect.driver)
     if chosen or switch is None:
         return
@@ -98,14 +101,22 @@ def driver_errors(engine: Engine, connection: Any = None) -> Iterator[None]:
         raise _wrapped(engine, connection, error) from error
 
 
-def _wrapped(engine: Engine, connection: Any, error: Exception) -> DBAPIError:
+def _wrapped(engine: Engine, connection: Any, error: Any) -> DBAPIError:
     from sqlalchemy.exc import DBAPIError
 
     dialect = engine.dialect
-    died = connection is not None and dialect.is_disconnect(error, getattr(connection, "connection", connection), None)
+    pooled = connection if hasattr(connection, "dbapi_connection") or connection is None else connection.connection
+    died = pooled is not None and dialect.is_disconnect(error, pooled.dbapi_connection, None)
     if died:
         connection.invalidate(error)
     statement = None if connection is None else "a statement"
-    return DBAPIError.instance(  # type: ignore[return-value]
-        statement, None, error, dialect.loaded_dbapi.Error, hide_parameters=True, connection_invalidated=died, dialect=dialect
+    wrapped: DBAPIError = DBAPIError.instance(
+        statement,
+        None,
+        error,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=True,
+        connection_invalidated=died,
+        dialect=dialect,
     )
+    return wrapped
