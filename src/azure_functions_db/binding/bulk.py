@@ -36,7 +36,7 @@ def write_rows(connection: Connection, table: Table, names: Names, conflict: Nam
     """Insert rows, or upsert them where there are conflict columns."""
     dialect = connection.dialect
     statement = upsert(dialect, table, names, conflict, ()) if conflict else insert(dialect, table, names, ())
-    with driver_errors(connection.engine, connection), unfit_values():
+    with driver_errors(connection), unfit_values():
         match dialect.driver:
             case "psycopg" if len(rows) >= _COPY_FROM and names:
                 _copy_or_execute(connection, statement, table, names, conflict, rows)
@@ -60,7 +60,7 @@ def write_rows_returning(
     one = upsert(dialect, table, names, conflict, returning) if conflict else insert(dialect, table, names, returning)
     size = max(1, _RETURNING_VALUES // len(names)) if names else 1
     written: list[Row] = []
-    with driver_errors(connection.engine, connection), unfit_values():
+    with driver_errors(connection), unfit_values():
         values = list(_tuples(one, names, rows))
         for start in range(0, len(values), size):
             part = values[start : start + size]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from azure_functions_db.binding.statements import plans, unfit_values
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, WriteError
-from azure_functions_db.core.single import driver_errors, single_statement, takes_single_statements
+from azure_functions_db.core.single import driver_errors, run_single, takes_single_statements
 from azure_functions_db.core.tables import table_with, with_current_table
 from azure_functions_db.core.transactions import ambient_connection, joined
 
@@ -83,9 +83,7 @@ class Database:
             if connection is not None:
                 return _run_on(connection, sql, bound, take)
             if takes_single_statements(engine):
-                with single_statement(engine) as cursor:
-                    cursor.execute(sql, bound)
-                    return take(cursor)
+                return run_single(engine, sql, bound, take)
             with engine.begin() as own:
                 return _run_on(own, sql, bound, take)
 
@@ -225,7 +223,7 @@ def _refuse_failed(connection: Connection) -> None:
 def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
     result = connection.exec_driver_sql(sql, bound)
     try:
-        with driver_errors(connection.engine, connection):
+        with driver_errors(connection):
             return take(result.cursor)
     finally:
         result.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import DbConnectionError, QueryError, WriteError
@@ -10,20 +9,26 @@ from azure_functions_db.core.failures import code_of, constraint_of, is_connecti
 from azure_functions_db.core.secrets import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy.exc import SQLAlchemyError
 
 
-@contextmanager
-def translated(kind: type[QueryError | WriteError], table: str | None = None) -> Iterator[None]:
-    """Raise what goes wrong inside as a connection error, or as an error of this kind."""
-    from sqlalchemy.exc import SQLAlchemyError
+class translated:  # noqa: N801 - used as a statement
+    """Raises what goes wrong inside as a connection error, or as an error of the given kind."""
 
-    try:
-        yield
-    except SQLAlchemyError as cause:
-        raise _translation(cause, kind, table) from cause
+    def __init__(self, kind: type[QueryError | WriteError], table: str | None = None) -> None:
+        self._kind = kind
+        self._table = table
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        from sqlalchemy.exc import SQLAlchemyError
+
+        if isinstance(error, SQLAlchemyError):
+            raise _translation(error, self._kind, self._table) from error
 
 
 def _translation(

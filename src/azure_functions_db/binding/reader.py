@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding.database import Database
 from azure_functions_db.binding.failures import translated
-from azure_functions_db.binding.results import as_model, dicts, loaded, names_of
+from azure_functions_db.binding.results import as_model, covers, dicts, loaded, names_of
 from azure_functions_db.binding.rows import checked_key
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.config import config_of
@@ -175,11 +175,10 @@ class Reader:
         engine = self._database.engine
 
         def take(cursor: Any) -> list[Row]:
-            names = names_of(cursor)
-            current = table
-            if any(name not in table.columns for name in names):
+            rows, names, current = cursor.fetchmany(2), names_of(cursor), table
+            if not covers(table, names):
                 current = self._database.table(table.name, table.schema, names)
-            return loaded(cursor, cursor.fetchmany(2), current, engine.dialect)
+            return loaded(cursor, rows, current, engine.dialect)
 
         return self._database.run(select_by_key(engine.dialect, table, key), [pk[name] for name in key], take)
 

@@ -45,12 +45,18 @@ def loaded(cursor: Any, rows: Iterable[Any], table: Table, dialect: Dialect) -> 
     found = dicts(names_of(cursor), rows)
     if dialect.driver == "psycopg":
         return found
-    codes = tuple((column[0], column[1]) for column in cursor.description)
+    codes = tuple([(column[0], column[1]) for column in cursor.description])
     for name, load in _loaders(dialect, table, codes):
         for row in found:
             if row[name] is not None:
                 row[name] = load(row[name])
     return found
+
+
+@lru_cache(maxsize=512)
+def covers(table: Table, names: tuple[str, ...]) -> bool:
+    """Tell whether the table's description knows all columns of a result."""
+    return all(name in table.columns for name in names)
 
 
 @lru_cache(maxsize=512)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -107,16 +108,21 @@ def checked_key(table: Table, pk: Mapping[str, Any]) -> Names:
     """Return the key's columns in the table's order; they must be the primary key, the whole and nothing else."""
     if not isinstance(pk, Mapping):
         raise ConfigurationError(f"pk= must be a dict of the key's columns and values, not {type(pk).__name__}")
-    key = tuple(column.name for column in table.primary_key.columns)
+    key = _primary_key(table)
+    if pk.keys() == set(key) and key:
+        return key
     if not key:
         raise ConfigurationError(f"{table.name!r} has no primary key", table=table.name)
     missing, extra = [name for name in key if name not in pk], [name for name in pk if name not in key]
-    if missing or extra:
-        faults = [f"misses {_listed(missing)}"] * bool(missing) + [f"has no use for {_listed(extra)}"] * bool(extra)
-        raise ConfigurationError(
-            f"The primary key of {table.name!r} is {_listed(key)}: pk= {' and '.join(faults)}", table=table.name
-        )
-    return key
+    faults = [f"misses {_listed(missing)}"] * bool(missing) + [f"has no use for {_listed(extra)}"] * bool(extra)
+    raise ConfigurationError(
+        f"The primary key of {table.name!r} is {_listed(key)}: pk= {' and '.join(faults)}", table=table.name
+    )
+
+
+@lru_cache(maxsize=512)
+def _primary_key(table: Table) -> Names:
+    return tuple(column.name for column in table.primary_key.columns)
 
 
 def checked_conflict(table: Table, conflict_columns: Sequence[str]) -> Names:

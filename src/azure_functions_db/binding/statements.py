@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from azure_functions_db.binding.values import binder, plain_binder
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Dialect, Engine, Table
     from sqlalchemy.exc import SQLAlchemyError
@@ -39,15 +38,17 @@ class Statement:
         return ready if self.names is None else dict(zip(self.names, ready, strict=True))
 
 
-@contextmanager
-def unfit_values() -> Iterator[None]:
-    """Turn a driver's (or converter's) refusal of a Python value into an error of the statement."""
-    from sqlalchemy.exc import StatementError
+class unfit_values:  # noqa: N801 - used as a statement
+    """Turns the refusal of a Python value, by a driver or a converter, into an error of the statement."""
 
-    try:
-        yield
-    except (TypeError, ValueError, OverflowError, AttributeError) as refusal:
-        raise StatementError("a value does not fit", None, None, refusal, hide_parameters=True) from refusal
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, TypeError | ValueError | OverflowError | AttributeError):
+            from sqlalchemy.exc import StatementError
+
+            raise StatementError("a value does not fit", None, None, error, hide_parameters=True) from error
 
 
 class Words:

@@ -9,16 +9,17 @@ change is a round trip.
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
+
+T = TypeVar("T")
 
 
 def _switch_psycopg(connection: Any, autocommit: bool) -> None:
@@ -69,36 +70,46 @@ def allow_single_statements(engine: Engine, config: DbConfig) -> None:
 
 
 def takes_single_statements(engine: Engine) -> bool:
-    """Tell whether `single_statement` works here: a prepared engine whose statements nobody watches."""
+    """Tell whether `run_single` works here: a prepared engine whose statements nobody watches."""
     watched = engine.echo or engine.dispatch.before_cursor_execute or engine.dispatch.after_cursor_execute
     return engine in _prepared and not watched
 
 
-@contextmanager
-def single_statement(engine: Engine) -> Iterator[Any]:
-    """Lend a cursor; what it executes is committed at once."""
-    with driver_errors(engine):
-        pooled = engine.raw_connection()
-    try:
-        with driver_errors(engine, pooled):
-            _SWITCHES[engine.dialect.driver](pooled.dbapi_connection, True)
-            cursor = pooled.cursor()
-            yield cursor
-            cursor.close()
-    finally:
-        pooled.close()
+def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
+    """Run one statement, which is committed at once, and take what its cursor has.
 
-
-@contextmanager
-def driver_errors(engine: Engine, connection: Any = None) -> Iterator[None]:
-    """Turn the driver's errors into SQLAlchemy's, and drop a connection that has died.
-
-    ``connection`` is a pooled one or SQLAlchemy's; without it, the error is about connecting.
+    Written without layers: this is what a function that reads one row waits for.
     """
+    pooled = None
     try:
-        yield
+        pooled = engine.raw_connection()
+        raw: Any = pooled.dbapi_connection
+        _SWITCHES[engine.dialect.driver](raw, True)
+        cursor = raw.cursor()
+        cursor.execute(sql, bound)
+        taken = take(cursor)
+        cursor.close()
     except engine.dialect.loaded_dbapi.Error as error:
-        raise _wrapped(engine, connection, error) from error
+        raise _wrapped(engine, pooled, error) from error
+    finally:
+        if pooled is not None:
+            pooled.close()
+    return taken
+
+
+class driver_errors:  # noqa: N801 - used as a statement
+    """Turns the driver's errors into SQLAlchemy's, and drops a connection that has died."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        engine = self._connection.engine
+        if isinstance(error, engine.dialect.loaded_dbapi.Error):
+            raise _wrapped(engine, self._connection, error) from error
 
 
 def _wrapped(engine: Engine, connection: Any, error: Any) -> DBAPIError:
