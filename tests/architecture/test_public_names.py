@@ -13,6 +13,9 @@ import azure_functions_db
 
 PUBLIC_NAMES = [
     "AsyncDbOut",
+    "AsyncDbReader",
+    "AsyncDbSession",
+    "AsyncDbWriter",
     "BlobCheckpointStore",
     "CommitError",
     "ConfigurationError",
@@ -24,6 +27,9 @@ PUBLIC_NAMES = [
     "DbConnectionError",
     "DbError",
     "DbOut",
+    "DbReader",
+    "DbSession",
+    "DbWriter",
     "EngineProvider",
     "FetchError",
     "FileStateStore",

@@ -11,7 +11,7 @@ from azure_functions_db.binding.statements import plans, unfit_values
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, WriteError
 from azure_functions_db.core.single import driver_errors, run_single, takes_single_statements
-from azure_functions_db.core.tables import table_with, with_current_table
+from azure_functions_db.core.tables import refreshed, table_with, with_current_table
 from azure_functions_db.core.transactions import ambient_connection, joined
 
 if TYPE_CHECKING:
@@ -92,6 +92,12 @@ class Database:
         connection = self.current()
         with nullcontext() if connection is None else joined(connection):
             return table_with(self.engine, name, schema, columns)
+
+    def refreshed(self, known: Table) -> Table:
+        """Return the table's description, read again."""
+        connection = self.current()
+        with nullcontext() if connection is None else joined(connection):
+            return refreshed(self.engine, known)
 
     def with_table(self, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
         """Run work on a table, once more if it fails because the table has changed."""

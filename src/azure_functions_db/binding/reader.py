@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding.database import Database
 from azure_functions_db.binding.failures import translated
-from azure_functions_db.binding.results import as_model, covers, dicts, loaded, names_of
+from azure_functions_db.binding.results import as_model, dicts, loaded, names_of
 from azure_functions_db.binding.rows import checked_key
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.config import config_of
@@ -174,11 +174,11 @@ class Reader:
         key = checked_key(table, pk)
         engine = self._database.engine
 
+        def refreshed() -> Table:
+            return self._database.refreshed(table)
+
         def take(cursor: Any) -> list[Row]:
-            rows, names, current = cursor.fetchmany(2), names_of(cursor), table
-            if not covers(table, names):
-                current = self._database.table(table.name, table.schema, names)
-            return loaded(cursor, rows, current, engine.dialect)
+            return loaded(cursor, cursor.fetchmany(2), table, engine.dialect, refreshed)
 
         return self._database.run(select_by_key(engine.dialect, table, key), [pk[name] for name in key], take)
 

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 
 def names_of(cursor: Any) -> tuple[str, ...]:
     """Return the names of a result's columns, each of which must be there once."""
-    if cursor is None or cursor.description is None:
+    return _names(_description(cursor))
+
+
+def _description(cursor: Any) -> Any:
+    description = None if cursor is None else cursor.description  # psycopg makes it anew each time
+    if description is None:
         raise QueryError("The statement gives no rows")
-    return _distinct(tuple([column[0] for column in cursor.description]))
+    return description
+
+
+def _names(description: Any) -> tuple[str, ...]:
+    return _distinct(tuple([column[0] for column in description]))
 
 
 @lru_cache(maxsize=512)
@@ -40,13 +49,18 @@ def dicts(names: tuple[str, ...], rows: Iterable[Any]) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def loaded(cursor: Any, rows: Iterable[Any], table: Table, dialect: Dialect) -> list[Row]:
-    """Return rows of a table as dicts of Python values."""
-    found = dicts(names_of(cursor), rows)
-    if dialect.driver == "psycopg":
+def loaded(
+    cursor: Any, rows: Iterable[Any], table: Table, dialect: Dialect, refreshed: Callable[[], Table] | None = None
+) -> list[Row]:
+    """Return rows of a table as dicts of Python values; ``refreshed`` describes a table that has changed."""
+    description = _description(cursor)
+    names = _names(description)
+    found = dicts(names, rows)
+    if dialect.driver == "psycopg":  # gives every type as it should be
         return found
-    codes = tuple([(column[0], column[1]) for column in cursor.description])
-    for name, load in _loaders(dialect, table, codes):
+    current = table if refreshed is None or _covers(table, names) else refreshed()
+    codes = tuple([(column[0], column[1]) for column in description])
+    for name, load in _loaders(dialect, current, codes):
         for row in found:
             if row[name] is not None:
                 row[name] = load(row[name])
@@ -54,7 +68,7 @@ def loaded(cursor: Any, rows: Iterable[Any], table: Table, dialect: Dialect) -> 
 
 
 @lru_cache(maxsize=512)
-def covers(table: Table, names: tuple[str, ...]) -> bool:
+def _covers(table: Table, names: tuple[str, ...]) -> bool:
     """Tell whether the table's description knows all columns of a result."""
     return all(name in table.columns for name in names)
 

@@ -35,6 +35,12 @@ def _switch_sqlite(connection: Any, autocommit: bool) -> None:
     connection.isolation_level = None if autocommit else ""
 
 
+# Whether the user's own statement has begun a transaction and left it open.
+_LEFT_OPEN: dict[str, Callable[[Any], object]] = {
+    "psycopg": lambda connection: connection.pgconn.transaction_status,
+    "pymysql": lambda connection: connection.server_status & 1,
+    "pysqlite": lambda connection: connection.in_transaction,
+}
 _SWITCHES: dict[str, Callable[[Any, bool], None]] = {
     "psycopg": _switch_psycopg,
     "pymysql": _switch_pymysql,
@@ -45,8 +51,8 @@ _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 def engine_options(driver: str) -> dict[str, Any]:
     """Return what an engine of this driver must be made with."""
-    # Otherwise PyMySQL sends a ROLLBACK even where no transaction can be open.
-    return {"skip_autocommit_rollback": True} if driver == "pymysql" else {}
+    # Otherwise PyMySQL sends a ROLLBACK even where no transaction can be open; psycopg takes time to see it.
+    return {"skip_autocommit_rollback": True} if driver in {"psycopg", "pymysql"} else {}
 
 
 def allow_single_statements(engine: Engine, config: DbConfig) -> None:
@@ -89,6 +95,8 @@ def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -
         cursor.execute(sql, bound)
         taken = take(cursor)
         cursor.close()
+        if _LEFT_OPEN[engine.dialect.driver](raw):
+            raw.rollback()
     except engine.dialect.loaded_dbapi.Error as error:
         raise _wrapped(engine, pooled, error) from error
     finally:
