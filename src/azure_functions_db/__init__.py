@@ -13,6 +13,10 @@ from azure_functions_db._version import __version__
 
 if TYPE_CHECKING:
     from azure_functions_db.adapter.sqlalchemy import SqlAlchemySource
+    from azure_functions_db.binding.aio import AsyncDbReader, AsyncDbSession, AsyncDbWriter
+    from azure_functions_db.binding.reader import DbReader
+    from azure_functions_db.binding.session import DbSession
+    from azure_functions_db.binding.writer import DbWriter
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.errors import (
@@ -60,6 +64,10 @@ if TYPE_CHECKING:
 # Each name is imported from its module when it is first asked for: a cold start pays only for
 # what the app uses.
 _HOMES = {
+    "binding.aio": ["AsyncDbReader", "AsyncDbSession", "AsyncDbWriter"],
+    "binding.reader": ["DbReader"],
+    "binding.session": ["DbSession"],
+    "binding.writer": ["DbWriter"],
     "adapter.sqlalchemy": ["SqlAlchemySource"],
     "core.config": ["DbConfig"],
     "core.engine": ["EngineProvider"],
@@ -109,6 +117,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AsyncDbOut",
+    "AsyncDbReader",
+    "AsyncDbSession",
+    "AsyncDbWriter",
     "BlobCheckpointStore",
     "BlobQuarantine",
     "CommitError",
@@ -121,6 +132,9 @@ __all__ = [
     "DbConnectionError",
     "DbError",
     "DbOut",
+    "DbReader",
+    "DbSession",
+    "DbWriter",
     "EngineProvider",
     "FetchError",
     "FileQuarantine",

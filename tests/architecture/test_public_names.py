@@ -13,6 +13,9 @@ import azure_functions_db
 
 PUBLIC_NAMES = [
     "AsyncDbOut",
+    "AsyncDbReader",
+    "AsyncDbSession",
+    "AsyncDbWriter",
     "BlobCheckpointStore",
     "BlobQuarantine",
     "CommitError",
@@ -25,6 +28,9 @@ PUBLIC_NAMES = [
     "DbConnectionError",
     "DbError",
     "DbOut",
+    "DbReader",
+    "DbSession",
+    "DbWriter",
     "EngineProvider",
     "FetchError",
     "FileQuarantine",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError
@@ -70,11 +71,17 @@ def config_of(url: str | None, db_config: DbConfig | None) -> DbConfig:
     """Return the configuration that a caller gave by exactly one of its two names."""
     match url, db_config:
         case str(), None:
-            return DbConfig(connection_url=url)
+            return _config_of_url(url)
         case None, DbConfig():
             return db_config
         case _:
             raise ConfigurationError("Give exactly one of url= (a text) and db_config= (a DbConfig)")
+
+
+@lru_cache(maxsize=128)
+def _config_of_url(url: str) -> DbConfig:
+    # A reader is made for every invocation.
+    return DbConfig(connection_url=url)
 
 
 def _looks_like_url(text: object) -> bool:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from azure_functions_db.core.errors import ConfigurationError
@@ -34,7 +35,7 @@ class EngineProvider:
     def get_engine(self, config: DbConfig) -> Engine:
         """Return the engine of this configuration; no connection is made yet."""
         resolved = config.resolved()
-        key = _frozen(vars(resolved))
+        key = _key(resolved)
         engine = self._engines.get(key)
         if engine is not None:
             return engine
@@ -91,6 +92,19 @@ class _Same:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+_plain_options = attrgetter(
+    "connection_url", "pool_size", "max_overflow", "pool_timeout", "pool_recycle", "echo", "idle_check_seconds"
+)
+
+
+def _key(config: DbConfig) -> Hashable:
+    # Asked for by every new reader: most configurations are plain values only.
+    if config.connect_args or config.engine_kwargs or config.credential is not None:
+        return _frozen(vars(config))
+    plain: Hashable = _plain_options(config)
+    return plain
 
 
 def _frozen(value: Any) -> Hashable:

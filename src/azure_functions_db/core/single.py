@@ -9,16 +9,17 @@ change is a round trip.
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
+
+T = TypeVar("T")
 
 
 def _switch_psycopg(connection: Any, autocommit: bool) -> None:
@@ -34,6 +35,12 @@ def _switch_sqlite(connection: Any, autocommit: bool) -> None:
     connection.isolation_level = None if autocommit else ""
 
 
+# Whether the user's own statement has begun a transaction and left it open.
+_LEFT_OPEN: dict[str, Callable[[Any], object]] = {
+    "psycopg": lambda connection: connection.pgconn.transaction_status,
+    "pymysql": lambda connection: connection.server_status & 1,
+    "pysqlite": lambda connection: connection.in_transaction,
+}
 _SWITCHES: dict[str, Callable[[Any, bool], None]] = {
     "psycopg": _switch_psycopg,
     "pymysql": _switch_pymysql,
@@ -44,15 +51,18 @@ _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 def engine_options(driver: str) -> dict[str, Any]:
     """Return what an engine of this driver must be made with."""
-    # Otherwise PyMySQL sends a ROLLBACK even where no transaction can be open.
-    return {"skip_autocommit_rollback": True} if driver == "pymysql" else {}
+    # Otherwise PyMySQL sends a ROLLBACK even where no transaction can be open; psycopg takes time to see it.
+    return {"skip_autocommit_rollback": True} if driver in {"psycopg", "pymysql"} else {}
 
 
 def allow_single_statements(engine: Engine, config: DbConfig) -> None:
     """Prepare a new engine, unless the user chose the transaction mode of its connections."""
     from sqlalchemy import event
 
-    chosen = {"isolation_level", "execution_options", "autocommit"} & {*config.engine_kwargs, *(config.connect_args or ())}
+    chosen = {"isolation_level", "execution_options", "autocommit"} & {
+        *config.engine_kwargs,
+        *(config.connect_args or ()),
+    }
     switch = _SWITCHES.get(engine.dialect.driver)
     if chosen or switch is None:
         return
@@ -66,46 +76,66 @@ def allow_single_statements(engine: Engine, config: DbConfig) -> None:
 
 
 def takes_single_statements(engine: Engine) -> bool:
-    """Tell whether `single_statement` works here: a prepared engine whose statements nobody watches."""
+    """Tell whether `run_single` works here: a prepared engine whose statements nobody watches."""
     watched = engine.echo or engine.dispatch.before_cursor_execute or engine.dispatch.after_cursor_execute
     return engine in _prepared and not watched
 
 
-@contextmanager
-def single_statement(engine: Engine) -> Iterator[Any]:
-    """Lend a cursor; what it executes is committed at once."""
-    with driver_errors(engine):
-        pooled = engine.raw_connection()
-    try:
-        with driver_errors(engine, pooled):
-            _SWITCHES[engine.dialect.driver](pooled.dbapi_connection, True)
-            cursor = pooled.cursor()
-            yield cursor
-            cursor.close()
-    finally:
-        pooled.close()
+def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
+    """Run one statement, which is committed at once, and take what its cursor has.
 
-
-@contextmanager
-def driver_errors(engine: Engine, connection: Any = None) -> Iterator[None]:
-    """Turn the driver's errors into SQLAlchemy's, and drop a connection that has died.
-
-    ``connection`` is a pooled one or SQLAlchemy's; without it, the error is about connecting.
+    Written without layers: this is what a function that reads one row waits for.
     """
+    pooled = None
     try:
-        yield
+        pooled = engine.raw_connection()
+        raw: Any = pooled.dbapi_connection
+        _SWITCHES[engine.dialect.driver](raw, True)
+        cursor = raw.cursor()
+        cursor.execute(sql, bound)
+        taken = take(cursor)
+        cursor.close()
+        if _LEFT_OPEN[engine.dialect.driver](raw):
+            raw.rollback()
     except engine.dialect.loaded_dbapi.Error as error:
-        raise _wrapped(engine, connection, error) from error
+        raise _wrapped(engine, pooled, error) from error
+    finally:
+        if pooled is not None:
+            pooled.close()
+    return taken
 
 
-def _wrapped(engine: Engine, connection: Any, error: Exception) -> DBAPIError:
+class driver_errors:  # noqa: N801 - used as a statement
+    """Turns the driver's errors into SQLAlchemy's, and drops a connection that has died."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        engine = self._connection.engine
+        if isinstance(error, engine.dialect.loaded_dbapi.Error):
+            raise _wrapped(engine, self._connection, error) from error
+
+
+def _wrapped(engine: Engine, connection: Any, error: Any) -> DBAPIError:
     from sqlalchemy.exc import DBAPIError
 
     dialect = engine.dialect
-    died = connection is not None and dialect.is_disconnect(error, getattr(connection, "connection", connection), None)
+    pooled = connection if hasattr(connection, "dbapi_connection") or connection is None else connection.connection
+    died = pooled is not None and dialect.is_disconnect(error, pooled.dbapi_connection, None)
     if died:
         connection.invalidate(error)
     statement = None if connection is None else "a statement"
-    return DBAPIError.instance(  # type: ignore[return-value]
-        statement, None, error, dialect.loaded_dbapi.Error, hide_parameters=True, connection_invalidated=died, dialect=dialect
+    wrapped: DBAPIError = DBAPIError.instance(
+        statement,
+        None,
+        error,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=True,
+        connection_invalidated=died,
+        dialect=dialect,
     )
+    return wrapped

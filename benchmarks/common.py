@@ -1,0 +1,71 @@
+"""Measuring side by side: every number is a ratio of two things timed in the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import create_engine, make_url, text
+
+Work = Callable[[], object]
+
+
+@contextmanager
+def databases() -> Iterator[dict[str, str]]:
+    """The URLs of an empty database of each kind; dropped afterwards."""
+    servers = {"postgres": os.environ["AZFDB_TEST_POSTGRES_URL"], "mariadb": os.environ["AZFDB_TEST_MARIADB_URL"]}
+    name = f"bench_{os.getpid()}"
+    file = f"/dev/shm/{name}.db" if os.path.isdir("/dev/shm") else f"/tmp/{name}.db"  # noqa: PTH112
+    urls = {"sqlite": f"sqlite:///{file}"}
+    for kind, server in servers.items():
+        _on_server(server, f"CREATE DATABASE {name}")
+        urls[kind] = make_url(server).set(database=name).render_as_string(hide_password=False)
+    try:
+        yield urls
+    finally:
+        for kind, server in servers.items():
+            _on_server(server, f"DROP DATABASE {name}{' WITH (FORCE)' if kind == 'postgres' else ''}")
+        os.unlink(file)  # noqa: PTH108
+
+
+def _on_server(url: str, statement: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def compare(
+    benchmark: str, case: str, ours: Work, baseline: Work, *, target: float | None, rounds: int = 30, repeat: int = 1
+) -> float:
+    """Time two things in turns and print the ratio of their medians as one JSON line."""
+    times: dict[Work, list[float]] = {ours: [], baseline: []}
+    for work in times:
+        work()
+    for round_ in range(rounds):
+        for work in (ours, baseline) if round_ % 2 else (baseline, ours):
+            started = time.perf_counter()
+            for _ in range(repeat):
+                work()
+            times[work].append((time.perf_counter() - started) / repeat)
+    mine, other = (statistics.median(times[work]) for work in (ours, baseline))
+    return report(benchmark, case, mine, other, target=target)
+
+
+def report(benchmark: str, case: str, ours: float, baseline: float, *, target: float | None = None) -> float:
+    """Print one measurement, in seconds, as one JSON line; a ratio above its target is a failure."""
+    ratio = ours / baseline
+    line = {
+        "benchmark": benchmark,
+        "case": case,
+        "ratio": round(ratio, 3),
+        "target": target,
+        "ours_ms": round(ours * 1000, 4),
+        "baseline_ms": round(baseline * 1000, 4),
+    }
+    print(json.dumps(line), flush=True)
+    return ratio

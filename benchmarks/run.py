@@ -1,0 +1,56 @@
+"""Run every benchmark of this folder, or those named, and show their ratios as a table.
+
+A benchmark is a script that prints one JSON line for each measurement, with at least
+``benchmark`` and ``ratio``, and better ``case``, ``target``, ``ours_ms`` and ``baseline_ms``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+HELPERS = {"run", "common"}
+
+
+def scripts(names: list[str]) -> list[Path]:
+    found = [path for path in sorted(FOLDER.glob("*.py")) if path.stem not in HELPERS and path.stem[0] != "_"]
+    return [path for path in found if not names or path.stem in names]
+
+
+def lines_of(script: Path) -> list[dict[str, Any]]:
+    environment = {**os.environ, "PYTHONPATH": f"{FOLDER}:{os.environ.get('PYTHONPATH', '')}"}
+    print(f"running {script.name} …", file=sys.stderr, flush=True)
+    done = subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"{script.name} failed", file=sys.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def shown(line: dict[str, Any]) -> list[str]:
+    target, ratio = line.get("target"), line.get("ratio")
+    verdict = "" if target is None or ratio is None else ("ok" if ratio <= target else "MISSED")
+    values = [line.get(key) for key in ("benchmark", "case", "ratio", "target", "ours_ms", "baseline_ms")]
+    return [*("" if value is None else str(value) for value in values), verdict]
+
+
+def print_table(lines: list[dict[str, Any]]) -> None:
+    rows = [["benchmark", "case", "ratio", "target", "ours ms", "baseline ms", ""], *map(shown, lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def main() -> None:
+    lines = [line for script in scripts(sys.argv[1:]) for line in lines_of(script)]
+    for line in lines:
+        print(json.dumps(line))
+    print_table(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Many rows at once, by the fastest way that each driver has.
+
+Every function writes rows of the same columns on a connection whose transaction is the caller's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.binding.database import savepoint
+from azure_functions_db.binding.statements import Words, insert, unfit_values
+from azure_functions_db.binding.upsert import on_conflict, upsert
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.single import driver_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from sqlalchemy import Connection, Table
+
+    from azure_functions_db.binding.rows import Names
+    from azure_functions_db.binding.statements import Statement
+    from azure_functions_db.core.types import Row
+
+# Below this many rows the round trips of COPY cost more than they spare.
+_COPY_FROM = 100
+# A view, row-level security or a missing right to temporary tables: COPY is refused, INSERT is not.
+_NO_COPY = {"0A000", "42809", "42501"}
+_STATEMENT_BYTES = 1_000_000
+_RETURNING_VALUES = 10_000
+
+
+def write_rows(connection: Connection, table: Table, names: Names, conflict: Names, rows: list[Row]) -> None:
+    """Insert rows, or upsert them where there are conflict columns."""
+    dialect = connection.dialect
+    statement = upsert(dialect, table, names, conflict, ()) if conflict else insert(dialect, table, names, ())
+    with driver_errors(connection), unfit_values():
+        match dialect.driver:
+            case "psycopg" if len(rows) >= _COPY_FROM and names:
+                _copy_or_execute(connection, statement, table, names, conflict, rows)
+            case "pymysql" if names:
+                _write_long_statements(connection, statement, _tuples(statement, names, rows))
+            case _:
+                _execute(connection, statement, _tuples(statement, names, rows))
+
+
+def write_rows_returning(
+    connection: Connection,
+    table: Table,
+    names: Names,
+    conflict: Names,
+    rows: list[Row],
+    returning: Names,
+    take: Callable[[Any], list[Row]],
+) -> list[Row]:
+    """Write rows in statements of several rows each, and return what the database gives back."""
+    dialect = connection.dialect
+    one = upsert(dialect, table, names, conflict, returning) if conflict else insert(dialect, table, names, returning)
+    size = max(1, _RETURNING_VALUES // len(names)) if names else 1
+    written: list[Row] = []
+    with driver_errors(connection), unfit_values():
+        values = list(_tuples(one, names, rows))
+        for start in range(0, len(values), size):
+            part = values[start : start + size]
+            sql = _repeated(one.sql, Words(dialect).placeholders(len(names)), len(part)) if names else one.sql
+            result = connection.exec_driver_sql(sql, tuple(value for row in part for value in row))
+            written += take(result.cursor)
+            result.close()
+    return written
+
+
+def _tuples(statement: Statement, names: Names, rows: Iterable[Row]) -> Iterator[Sequence[Any]]:
+    pick: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else lambda row: tuple(row[n] for n in names)
+    converters = [(index, convert) for index, convert in enumerate(statement.converters) if convert is not None]
+    picked = map(pick, rows)
+    if not converters:
+        return picked
+
+    def convert_all(values: Sequence[Any]) -> Sequence[Any]:
+        ready = list(values)
+        for index, convert in converters:
+            if ready[index] is not None:
+                ready[index] = convert(ready[index])
+        return tuple(ready)
+
+    return map(convert_all, picked)
+
+
+def _execute(connection: Connection, statement: Statement, values: Iterator[Sequence[Any]]) -> None:
+    cursor = connection.connection.cursor()
+    try:
+        if connection.dialect.driver == "pyodbc":
+            cursor.fast_executemany = True  # type: ignore[attr-defined]
+        named = statement.names
+        rows: list[Any] = [row if named is None else dict(zip(named, row, strict=True)) for row in values]
+        cursor.executemany(statement.sql, rows)
+    finally:
+        cursor.close()
+
+
+def _repeated(sql: str, placeholders: str, count: int) -> str:
+    """Return the statement of one row as one of several rows."""
+    group = f"({placeholders})"
+    head, found, tail = sql.partition(f"VALUES {group}")
+    if not found:
+        raise ConfigurationError("returning= does not work for several rows with this dialect")
+    return f"{head}VALUES {', '.join([group] * count)}{tail}"
+
+
+# PostgreSQL ------------------------------------------------------------------------------------
+
+
+def _copy_or_execute(
+    connection: Connection, statement: Statement, table: Table, names: Names, conflict: Names, rows: list[Row]
+) -> None:
+    error = connection.dialect.loaded_dbapi.Error
+    try:
+        with savepoint(connection):
+            _copy_by_detour(connection, statement, table, names, conflict, rows) if conflict else _copy(
+                connection, Words(connection.dialect).table(table), names, _tuples(statement, names, rows)
+            )
+    except error as refusal:
+        if getattr(refusal, "sqlstate", None) not in _NO_COPY:
+            raise
+        _execute(connection, statement, _tuples(statement, names, rows))
+
+
+def _copy(connection: Connection, target: str, names: Names, values: Iterator[Sequence[Any]]) -> None:
+    sql = f"COPY {target} ({Words(connection.dialect).names(names)}) FROM STDIN"
+    cursor: Any = connection.connection.cursor()
+    with cursor, cursor.copy(_bare(sql)) as copy:
+        write = copy.write_row
+        for row in values:
+            write(row)
+
+
+def _copy_by_detour(
+    connection: Connection, statement: Statement, table: Table, names: Names, conflict: Names, rows: list[Row]
+) -> None:
+    """Copy into a temporary table, from where one statement upserts all rows."""
+    words = Words(connection.dialect)
+    detour, columns, target = f"azfdb_{secrets.token_hex(8)}", words.names(names), words.table(table)
+    cursor: Any = connection.connection.cursor()
+    with cursor:
+        cursor.execute(
+            _bare(f"CREATE TEMPORARY TABLE {detour} ON COMMIT DROP AS SELECT {columns} FROM {target} WITH NO DATA")
+        )
+        _copy(connection, detour, names, _tuples(statement, names, rows))
+        clause = on_conflict(words, names, conflict)
+        cursor.execute(_bare(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {detour} {clause}"))
+        cursor.execute(f"DROP TABLE {detour}")
+
+
+def _bare(sql: str) -> str:
+    """Return the text for a call without values, where a percent sign stands for itself."""
+    return sql.replace("%%", "%")
+
+
+# MySQL and MariaDB ------------------------------------------------------------------------------
+
+
+def _write_long_statements(connection: Connection, statement: Statement, values: Iterator[Sequence[Any]]) -> None:
+    """Send statements of as many rows as the server takes at once."""
+    group = f"({', '.join(['%s'] * len(statement.converters))})"
+    head, _, tail = _bare(statement.sql).partition(group)
+    limit = min(_longest_packet(connection), _STATEMENT_BYTES) - len(head.encode()) - len(tail.encode()) - 1024
+    cursor: Any = connection.connection.cursor()
+    encoding = cursor.connection.encoding
+    with cursor:
+        for part in _filled((cursor.mogrify(group, row).encode(encoding, "surrogateescape") for row in values), limit):
+            cursor.execute(head.encode(encoding) + part + tail.encode(encoding))
+
+
+def _filled(rows: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    """Join rows with commas into pieces that are no longer than the limit, unless a row alone is."""
+    piece: list[bytes] = []
+    size = 0
+    for row in rows:
+        if piece and size + len(row) > limit:
+            yield b",".join(piece)
+            piece, size = [], 0
+        piece.append(row)
+        size += len(row) + 1
+    if piece:
+        yield b",".join(piece)
+
+
+def _longest_packet(connection: Connection) -> int:
+    known = connection.info.get("azfdb_longest_packet")
+    if known is None:
+        known = connection.info["azfdb_longest_packet"] = int(
+            connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+        )
+    return known

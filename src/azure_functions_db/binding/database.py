@@ -1,0 +1,235 @@
+"""Where the statements of a reader, a writer or a session run."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from azure_functions_db.binding.statements import plans, unfit_values
+from azure_functions_db.core.engine import default_provider
+from azure_functions_db.core.errors import ConfigurationError, WriteError
+from azure_functions_db.core.single import driver_errors, run_single, takes_single_statements
+from azure_functions_db.core.tables import refreshed, table_with, with_current_table
+from azure_functions_db.core.transactions import ambient_connection, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy.engine import Transaction
+
+    from azure_functions_db.binding.statements import Statement
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+
+T = TypeVar("T")
+
+
+class Database:
+    """A database as one reader, writer or session uses it, with its transaction if one is open.
+
+    A ``confined`` one serves the first thread that uses it and refuses others.
+    """
+
+    def __init__(self, config: DbConfig, provider: EngineProvider | None, *, confined: bool) -> None:
+        self._config = config
+        self._provider = provider
+        self._block: _Block | None = None
+        self._confined = confined
+        self._owner: int | None = None
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The shared engine; made when it is first wanted."""
+        return (self._provider or default_provider()).get_engine(self._config)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction of its own is open."""
+        return self._block is not None
+
+    def current(self) -> Connection | None:
+        """Return the connection of the transaction that statements join, if there is one."""
+        if self._confined:
+            self._refuse_other_threads()
+        if self._block is not None:
+            return self._block.connection()
+        return ambient_connection(self.engine)
+
+    def run(self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]) -> T:
+        """Run one statement and take what its cursor has: in the open transaction, or as one of its own."""
+        from sqlalchemy.exc import DBAPIError
+
+        connection = self.current()
+        try:
+            return self._run(connection, statement, values, take)
+        except DBAPIError as failure:
+            if not plans.is_outdated(failure):
+                raise
+            plans.renew(self.engine)
+            if connection is not None:
+                raise
+        return self._run(None, statement, values, take)
+
+    def _run(
+        self, connection: Connection | None, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]
+    ) -> T:
+        engine = self.engine
+        with unfit_values():
+            bound = statement.bound(values)
+            sql = plans.text(engine, statement.sql)
+            if connection is not None:
+                return _run_on(connection, sql, bound, take)
+            if takes_single_statements(engine):
+                return run_single(engine, sql, bound, take)
+            with engine.begin() as own:
+                return _run_on(own, sql, bound, take)
+
+    def table(self, name: str, schema: str | None, columns: Iterable[str] = ()) -> Table:
+        """Return the table's description, read again if it does not know these columns."""
+        connection = self.current()
+        with nullcontext() if connection is None else joined(connection):
+            return table_with(self.engine, name, schema, columns)
+
+    def refreshed(self, known: Table) -> Table:
+        """Return the table's description, read again."""
+        connection = self.current()
+        with nullcontext() if connection is None else joined(connection):
+            return refreshed(self.engine, known)
+
+    def with_table(self, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
+        """Run work on a table, once more if it fails because the table has changed."""
+        if self.current() is None:
+            return with_current_table(self.engine, name, schema, work)
+        return work(self.table(name, schema))
+
+    @contextmanager
+    def atomic(self) -> Iterator[Connection]:
+        """Lend a connection on which several statements are kept or undone together."""
+        connection = self.current()
+        if connection is None:
+            with self.engine.begin() as own:
+                yield own
+        else:
+            with savepoint(connection):
+                yield connection
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """Lend the connection of the open transaction, or one of the pool."""
+        connection = self.current()
+        with nullcontext(connection) if connection is not None else self.engine.connect() as lent:
+            yield lent
+
+    def begin(self, isolation_level: str | None = None) -> None:
+        """Open a transaction that all statements join until its end."""
+        if self._block is not None:
+            raise WriteError("A transaction is already open; transactions do not nest")
+        if self._confined:
+            self._refuse_other_threads()
+        self._block = _Block(self.engine, ambient_connection(self.engine), isolation_level)
+
+    def end(self, *, keep: bool) -> None:
+        """Commit or roll back the open transaction."""
+        block, self._block = self._block, None
+        if block is not None:
+            block.end(keep=keep)
+
+    def close(self) -> None:
+        """Roll back an open transaction, whose block then stays unusable; let another thread go on."""
+        if self._block is not None:
+            self._block.end(keep=False)
+        self._owner = None
+
+    def _refuse_other_threads(self) -> None:
+        thread = threading.get_ident()
+        if self._owner is None:
+            self._owner = thread
+        elif self._owner != thread:
+            raise ConfigurationError(
+                "A writer or a session belongs to the thread that first used it. Give each thread one of its own "
+                "(they share one pool), or close() it before another thread takes it over"
+            )
+
+
+class _Block:
+    """A transaction while it is open; a savepoint where a transaction surrounds it already."""
+
+    def __init__(self, engine: Engine, outer: Connection | None, isolation_level: str | None) -> None:
+        self._is_own = outer is None
+        self._connection = outer or engine.connect()
+        self._ended = False
+        try:
+            self._transaction = self._begun(isolation_level)
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _begun(self, isolation_level: str | None) -> Transaction:
+        if not self._is_own:
+            begin_now(self._connection)
+            return self._connection.begin_nested()
+        if isolation_level is not None:
+            self._connection.execution_options(isolation_level=isolation_level)
+        begun = self._connection.begin()
+        begin_now(self._connection)
+        return begun
+
+    def connection(self) -> Connection:
+        if self._ended:
+            raise WriteError("The transaction was closed, and rolled back; nothing more can be done in its block")
+        return self._connection
+
+    def end(self, *, keep: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if keep:
+                _refuse_failed(self._connection)
+                self._transaction.commit()
+            else:
+                self._transaction.rollback()
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._is_own:
+            self._connection.close()
+
+
+@contextmanager
+def savepoint(connection: Connection) -> Iterator[None]:
+    """Undo what is done inside when it fails, and nothing else of the transaction."""
+    begin_now(connection)
+    with connection.begin_nested():
+        yield
+
+
+def begin_now(connection: Connection) -> None:
+    """Begin on the database what SQLAlchemy has begun on paper.
+
+    Python's SQLite driver begins with the first write only: reads before it would not belong to
+    the transaction, and a savepoint before it would be committed on its own.
+    """
+    raw: Any = connection.connection.dbapi_connection
+    if connection.dialect.driver == "pysqlite" and not raw.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _refuse_failed(connection: Connection) -> None:
+    # PostgreSQL answers the commit of a failed transaction with a rollback, and drivers keep quiet about it.
+    info = getattr(connection.connection.dbapi_connection, "info", None)
+    if getattr(getattr(info, "transaction_status", None), "name", None) == "INERROR":
+        raise WriteError("A statement of this transaction had failed, so all of it was rolled back")
+
+
+def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
+    result = connection.exec_driver_sql(sql, bound)
+    try:
+        with driver_errors(connection):
+            return take(result.cursor)
+    finally:
+        result.close()

@@ -1,0 +1,167 @@
+"""Rows on their way in: what users give, made into checked columns and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Column, Index, Table
+
+    from azure_functions_db.core.types import Row
+
+Names = tuple[str, ...]
+
+
+def row_of(data: object) -> Row:
+    """Return a dict's or a Pydantic model's columns and values.
+
+    A field that a model left unset at None is left to the database and its default.
+    """
+    if isinstance(data, dict):
+        return data
+    if hasattr(data, "model_dump"):
+        unset = {name for name in type(data).model_fields if name not in data.model_fields_set}  # type: ignore[attr-defined]
+        left_out = {name for name in unset if getattr(data, name) is None}
+        dumped: Row = data.model_dump(by_alias=True, exclude=left_out)
+        return dumped
+    if isinstance(data, Mapping):
+        return dict(data)
+    raise ConfigurationError(f"A row must be a dict or a Pydantic model, not {type(data).__name__}")
+
+
+def rows_of(rows: object) -> Iterator[Row]:
+    """Return the rows of any iterable, one after the other."""
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping) or hasattr(rows, "model_dump"):
+        raise ConfigurationError(f"rows= must be several rows, such as a list of dicts, not {type(rows).__name__}")
+    return _numbered(rows)
+
+
+def _numbered(rows: Iterable[object]) -> Iterator[Row]:
+    for index, data in enumerate(rows):
+        if type(data) is dict:
+            yield data
+            continue
+        try:
+            yield row_of(data)
+        except ConfigurationError as refusal:
+            raise ConfigurationError(f"{refusal} (row {index})") from None
+
+
+def chunked(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    """Cut the rows into lists of at most this size."""
+    while chunk := list(islice(rows, size)):
+        yield chunk
+
+
+def grouped(rows: list[Row], *, keep_order: bool) -> list[tuple[Names, list[Row]]]:
+    """Put rows with the same columns together; with ``keep_order`` only neighbours."""
+    first = rows[0].keys()
+    if all(row.keys() == first for row in rows):
+        return [(tuple(first), rows)]
+    if keep_order:
+        return [(tuple(key), list(run)) for key, run in groupby(rows, key=sorted)]
+    groups: dict[frozenset[str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(frozenset(row), []).append(row)
+    return [(tuple(group[0]), group) for group in groups.values()]
+
+
+def merged(rows: list[Row], key: Names) -> list[Row]:
+    """Return one row for each key: what writing them one after the other would leave.
+
+    NULL is equal to nothing, so rows with a NULL in their key stay apart.
+    """
+    unique: dict[Any, Row] = {}
+    for index, row in enumerate(rows):
+        values = tuple(row[name] for name in key)
+        identity = index if None in values else values
+        known = unique.get(identity)
+        unique[identity] = row if known is None or known.keys() <= row.keys() else {**known, **row}
+    return list(unique.values())
+
+
+def checked_known(table: Table, names: Iterable[str]) -> None:
+    """Refuse columns that the table does not have."""
+    unknown = [name for name in names if name not in table.columns]
+    if unknown:
+        raise ConfigurationError(f"{table.name!r} has no column {_listed(unknown)}", table=table.name)
+
+
+def checked_columns(table: Table, names: Iterable[str]) -> None:
+    """Refuse columns that the table does not have, and those that the database fills by itself."""
+    checked_known(table, names)
+    made = [name for name in names if _is_generated(table.columns[name])]
+    if made:
+        raise ConfigurationError(
+            f"The database itself generates {_listed(made)} of {table.name!r}; leave it out", table=table.name
+        )
+
+
+def checked_key(table: Table, pk: Mapping[str, Any]) -> Names:
+    """Return the key's columns in the table's order; they must be the primary key, the whole and nothing else."""
+    if not isinstance(pk, Mapping):
+        raise ConfigurationError(f"pk= must be a dict of the key's columns and values, not {type(pk).__name__}")
+    key = _primary_key(table)
+    if pk.keys() == set(key) and key:
+        return key
+    if not key:
+        raise ConfigurationError(f"{table.name!r} has no primary key", table=table.name)
+    missing, extra = [name for name in key if name not in pk], [name for name in pk if name not in key]
+    faults = [f"misses {_listed(missing)}"] * bool(missing) + [f"has no use for {_listed(extra)}"] * bool(extra)
+    raise ConfigurationError(
+        f"The primary key of {table.name!r} is {_listed(key)}: pk= {' and '.join(faults)}", table=table.name
+    )
+
+
+@lru_cache(maxsize=512)
+def _primary_key(table: Table) -> Names:
+    return tuple(column.name for column in table.primary_key.columns)
+
+
+def checked_conflict(table: Table, conflict_columns: Sequence[str]) -> Names:
+    """Return the columns by which an upsert finds its row: a primary or unique key."""
+    if isinstance(conflict_columns, str) or not conflict_columns:
+        raise ConfigurationError("conflict_columns= must be a list of at least one column")
+    checked_known(table, conflict_columns)
+    if set(conflict_columns) not in [set(key) for key in unique_keys(table)]:
+        raise ConfigurationError(
+            f"conflict_columns= {_listed(conflict_columns)}: {table.name!r} has no such primary or unique key",
+            table=table.name,
+        )
+    return tuple(conflict_columns)
+
+
+def unique_keys(table: Table) -> list[Names]:
+    """Return the columns of the primary key and of each unique key."""
+    from sqlalchemy import UniqueConstraint
+
+    constraints = [each for each in table.constraints if isinstance(each, UniqueConstraint)]
+    indexes = [each for each in table.indexes if each.unique and not _is_partial(each)]
+    keys = [table.primary_key.columns, *(each.columns for each in constraints), *(each.columns for each in indexes)]
+    return [tuple(column.name for column in key) for key in keys if len(key)]
+
+
+def _is_partial(index: Index) -> bool:
+    filters = [options.get("where") for options in index.dialect_options.values()]
+    return any(condition is not None for condition in filters) or len(index.expressions) != len(index.columns)
+
+
+def references_itself(table: Table) -> bool:
+    """Tell whether rows may refer to earlier rows of the same table."""
+    own = table.fullname
+    return any(key.target_fullname.rpartition(".")[0] == own for key in table.foreign_keys)
+
+
+def _is_generated(column: Column[Any]) -> bool:
+    return column.computed is not None or (column.identity is not None and bool(column.identity.always))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
