@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -15,12 +15,14 @@ from azure_functions_db import (
     DbBindings,
     HandlerError,
     MemoryStateStore,
-    PollContext,
-    RowChange,
     SqlAlchemySource,
 )
 from azure_functions_db.decorator.plan import polling_of
 from azure_functions_db.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from azure_functions_db.trigger.context import PollContext
+    from azure_functions_db.trigger.events import RowChange
 
 db = DbBindings()
 ROWS = 40
@@ -132,14 +134,14 @@ def test_partitions_of_an_async_handler_share_the_rows_too(orders: SqlAlchemySou
 def test_a_call_can_be_for_one_partition(orders: SqlAlchemySource) -> None:
     seen: list[tuple[str, int]] = []
     store = MemoryStateStore()
-    poll = partitioned(orders, store, seen, partitions=4, partition=lambda timer: int(timer))
-    poll(timer="2")
+    poll = partitioned(orders, store, seen, partitions=4, partition=lambda timer: timer)
+    poll(timer=2)
     assert {poller for poller, _ in seen} == {"orders-3-of-4"}
-    for number in ("0", "1", "2", "3"):
+    for number in range(4):
         poll(timer=number)
     assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
     with pytest.raises(ConfigurationError, match="returned 4; it must return a number from 0 to 3"):
-        poll(timer="4")
+        poll(timer=4)
 
 
 def test_one_failing_partition_fails_the_call_and_keeps_no_other_from_its_work(orders: SqlAlchemySource) -> None:
