@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import List  # noqa: UP035 - the Functions worker does not accept list[str] in an output
+
 import azure.functions as func
 
 from azure_functions_db import BlobCheckpointStore, DbBindings, DbOut, PollContext, RowChange, SqlAlchemySource
@@ -16,7 +18,7 @@ orders = SqlAlchemySource(url=SHOP, table="orders", cursor_column="version", pk_
 
 @app.timer_trigger(schedule="*/5 * * * * *", arg_name="timer")
 @app.queue_output(arg_name="ticks", queue_name="order-ticks", connection="AzureWebJobsStorage")
-def hand_out(timer: func.TimerRequest, ticks: func.Out[list[str]]) -> None:
+def hand_out(timer: func.TimerRequest, ticks: func.Out[List[str]]) -> None:  # noqa: UP006 - see above
     ticks.set([str(number) for number in range(PARTITIONS)])
 
 
