@@ -55,7 +55,8 @@ class FunctionApp:
 
     def __enter__(self) -> Self:
         assert _RUNTIME.is_dir(), "the Functions runtime is not installed: run `make test`"
-        environment = {**os.environ, "PYTHONPATH": str(_RUNTIME), **self.settings}
+        path = os.pathsep.join(filter(None, [str(_RUNTIME), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, **self.settings}
         self._process = subprocess.Popen(
             [sys.executable, str(_WORKER), str(self.directory)],
             env=environment,
