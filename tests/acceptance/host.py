@@ -55,7 +55,8 @@ class FunctionApp:
 
     def __enter__(self) -> Self:
         assert _RUNTIME.is_dir(), "the Functions runtime is not installed: run `make test`"
-        environment = {**os.environ, "PYTHONPATH": str(_RUNTIME), **self.settings}
+        path = os.pathsep.join(filter(None, [str(_RUNTIME), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, **self.settings}
         self._process = subprocess.Popen(
             [sys.executable, str(_WORKER), str(self.directory)],
             env=environment,
@@ -66,6 +67,7 @@ class FunctionApp:
         )
         self._numbers = itertools.count(1)
         self._waiting: dict[str, Future[Invocation]] = {}
+        self._lock = threading.Lock()
         self.log: list[str] = []
         self._threads = [threading.Thread(target=self._keep_log, daemon=True)]
         self._threads[0].start()
@@ -104,12 +106,13 @@ class FunctionApp:
     ) -> Future[Invocation]:
         """Invoke a function without waiting."""
         number = f"invocation-{next(self._numbers)}"
-        self._waiting[number] = Future()
+        waiting = self._waiting[number] = Future()
         request = {"id": number, "function": function, "inputs": inputs, "metadata": metadata or {}}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._waiting[number]
+        with self._lock:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return waiting
 
     def _introduction(self) -> dict[str, list[dict[str, Any]]]:
         assert self._process.stdout is not None

@@ -100,6 +100,8 @@ class Glance:
     """The lease while somebody else holds it; None when it is free to take."""
     version: object = field(repr=False)
     """Opaque: what the store needs to take the lease from exactly this state."""
+    abandoned: LeaseView | None = None
+    """The lease of another holder who let it expire without giving it back: taking it over is a steal."""
 
 
 @dataclass(frozen=True, slots=True)

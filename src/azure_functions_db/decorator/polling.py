@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.decorator.partitions import Steals, steals_of_this_tick
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -44,9 +45,11 @@ class Polling:
         if len(ticks) == 1:
             ticks[0]()
             return
+        shared = contextvars.copy_context()
+        shared.run(steals_of_this_tick.set, Steals())
         with ThreadPoolExecutor(len(ticks), thread_name_prefix="azfdb-partition") as threads:
             # Each thread gets a context of its own, so that logs keep the invocation's id.
-            futures = [threads.submit(contextvars.copy_context().run, tick) for tick in ticks]
+            futures = [threads.submit(shared.copy().run, tick) for tick in ticks]
         _raise_failures([future.exception() for future in futures])
 
     async def run_async(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]) -> None:
@@ -55,6 +58,7 @@ class Polling:
         if len(ticks) == 1:
             await ticks[0]
             return
+        steals_of_this_tick.set(Steals())
         outcomes = await asyncio.gather(*ticks, return_exceptions=True)
         _raise_failures([outcome for outcome in outcomes if isinstance(outcome, BaseException)])
 

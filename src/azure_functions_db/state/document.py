@@ -56,6 +56,11 @@ def is_free(document: Document, now: dt.datetime) -> bool:
     return lease is None or is_released(lease) or now >= lease.expires_at + margin_of(lease)
 
 
+def is_abandoned(document: Document) -> bool:
+    """Tell whether a free lease was left to expire by a holder who never gave it back."""
+    return document.lease is not None and not is_released(document.lease)
+
+
 def is_held(document: Document, lease_id: str, now: dt.datetime) -> bool:
     """Tell whether the lease still counts as the one of this id.
 

@@ -22,6 +22,7 @@ from azure_functions_db.state.document import (
     acquired,
     committed,
     identified,
+    is_abandoned,
     is_free,
     is_held,
     lease_id_of,
@@ -128,9 +129,15 @@ class DocumentStateStore(Resets):
         found = self._read(poller_name)
         document = identified(found.document, source_fingerprint or self._source_fingerprint)
         with slot.lock:
-            free = is_free(document, self._clock()) or self._is_ghost(slot, document)
-        lease = None if free else document.lease
-        return Glance(poller_name, copy.deepcopy(document.checkpoint), lease, Sight(document, found.version))
+            ghost = self._is_ghost(slot, document)
+            free = ghost or is_free(document, self._clock())
+        return Glance(
+            poller_name,
+            copy.deepcopy(document.checkpoint),
+            lease=None if free else document.lease,
+            version=Sight(document, found.version),
+            abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
+        )
 
     def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
         """Take the lease if the state is still the one glanced at; else `LeaseConflictError`."""

@@ -9,6 +9,7 @@ from azure_functions_db.core.errors import ConfigurationError, LeaseConflictErro
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from azure_functions_db.core.types import Checkpoint, Glance, LeaseView
@@ -57,11 +58,17 @@ def check_store(store: object, *, transactional: bool) -> None:
 
 
 def claim_on(
-    store: StateStore, poller_name: str, *, fingerprint: str, ttl_seconds: float, transactional: bool
+    store: StateStore,
+    poller_name: str,
+    *,
+    fingerprint: str,
+    ttl_seconds: float,
+    transactional: bool,
+    may_steal: Callable[[], bool],
 ) -> Claim:
     """Return the claim that suits the store."""
     if isinstance(store, LookingStateStore):
-        return LookingClaim(store, poller_name, ttl_seconds, fingerprint, transactional=transactional)
+        return LookingClaim(store, poller_name, ttl_seconds, fingerprint, may_steal, transactional=transactional)
     return PlainClaim(store, poller_name, ttl_seconds)
 
 
@@ -111,18 +118,18 @@ class LookingClaim(PlainClaim):
         poller_name: str,
         ttl_seconds: float,
         fingerprint: str,
+        may_steal: Callable[[], bool],
         *,
         transactional: bool,
     ) -> None:
         super().__init__(store, poller_name, ttl_seconds)
         self._fingerprint = fingerprint
+        self._may_steal = may_steal
         self._transactional = transactional
 
     def approach(self) -> None:
         self._glance = self._store.look(self._poller, self._fingerprint)
-        self.rival = self._glance.lease
-        if self.rival is not None:
-            raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=self.rival.owner_id)
+        self._give_way_to(self._glance.lease)
 
     def load(self) -> Checkpoint:
         # Before the lease is held this is what was looked at; afterwards the store knows better.
@@ -130,6 +137,9 @@ class LookingClaim(PlainClaim):
 
     def hold(self) -> None:
         if self.lease_id is None:
+            # Only asked when there is work: an idle poller's old lease uses up nobody's one steal.
+            if self._glance.abandoned is not None and not self._may_steal():
+                self._give_way_to(self._glance.abandoned)
             self.lease_id = self._store.take_lease(self._glance, self._ttl)
 
     def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:
@@ -138,6 +148,11 @@ class LookingClaim(PlainClaim):
             self.lease_id = None
         else:
             super().commit(checkpoint, last=last)
+
+    def _give_way_to(self, rival: LeaseView | None) -> None:
+        self.rival = rival
+        if rival is not None:
+            raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=rival.owner_id)
 
     def transaction(self) -> AbstractContextManager[object]:
         match self._store:

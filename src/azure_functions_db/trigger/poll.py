@@ -9,7 +9,7 @@ from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.trigger.normalizers import normalizer_for
 from azure_functions_db.trigger.retry import ONCE
 from azure_functions_db.trigger.runner import PollRunner
-from azure_functions_db.trigger.settings import PollSettings, random_id, utc_now
+from azure_functions_db.trigger.settings import PollSettings, always, random_id, utc_now
 from azure_functions_db.trigger.source import full_source
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class PollTrigger:
     - ``model``: give the handler instances of this Pydantic model in place of events;
     - ``transactional``: with a state store in the handler's own database, commit the handler's
       writes and the checkpoint in one transaction;
-    - ``observers``: further listeners beside the log and ``metrics``.
+    - ``observers``: further listeners beside the log and ``metrics``;
+    - ``may_steal``: asked before the lease of a holder who vanished is taken over.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class PollTrigger:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
         new_id: Callable[[], str] = random_id,
+        may_steal: Callable[[], bool] = always,
     ) -> None:
         chosen = normalizer_for(source, normalizer)
         self.name = name
@@ -96,6 +98,7 @@ class PollTrigger:
                 monotonic=monotonic,
                 sleep=sleep,
                 new_id=new_id,
+                may_steal=may_steal,
             )
         )
 

@@ -26,6 +26,11 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+def always() -> bool:
+    """Say yes."""
+    return True
+
+
 def random_id() -> str:
     """Return an id that nobody else has."""
     return uuid.uuid4().hex
@@ -49,6 +54,8 @@ class PollSettings:
     max_attempts: int = 3
     model: type[Model] | None = None
     transactional: bool = False
+    may_steal: Callable[[], bool] = always
+    """Asked before the lease of a holder who vanished is taken over; no makes it count as held."""
     now: Callable[[], dt.datetime] = utc_now
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] | None = None

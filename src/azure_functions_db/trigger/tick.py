@@ -244,6 +244,7 @@ class Tick:
             fingerprint=self.descriptor.fingerprint,
             ttl_seconds=settings.lease_ttl_seconds,
             transactional=settings.transactional,
+            may_steal=settings.may_steal,
         )
         return Lease(
             claim,

@@ -1,0 +1,182 @@
+"""Poll functions as the host calls them: batches, contexts, failures, partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from azure_functions_db import (
+    ConfigurationError,
+    DbBindings,
+    HandlerError,
+    MemoryStateStore,
+    SqlAlchemySource,
+)
+from azure_functions_db.decorator.plan import polling_of
+from azure_functions_db.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from azure_functions_db.trigger.context import PollContext
+    from azure_functions_db.trigger.events import RowChange
+
+db = DbBindings()
+ROWS = 40
+
+
+@pytest.fixture
+def orders(sqlite_database: str) -> SqlAlchemySource:
+    engine = create_engine(sqlite_database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, version INTEGER)"))
+        connection.execute(text("CREATE INDEX orders_by_version ON orders (version, id)"))
+        rows = [{"id": number, "version": number} for number in range(1, ROWS + 1)]
+        connection.execute(text("INSERT INTO orders VALUES (:id, :version)"), rows)
+    engine.dispose()
+    return SqlAlchemySource(url=sqlite_database, table="orders", cursor_column="version", pk_columns=["id"])
+
+
+def test_each_call_hands_the_changed_rows_to_the_handler_in_batches(orders: SqlAlchemySource) -> None:
+    batches: list[int] = []
+
+    @db.trigger(
+        arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), batch_size=15, max_batches_per_tick=9
+    )
+    def changed(timer: Any, events: list[RowChange]) -> int:
+        batches.append(len(events))
+        return 5
+
+    assert changed(timer="tick") is None, "a timer function must not return anything"
+    assert batches == [15, 15, 10]
+    changed(timer="tick")
+    assert batches == [15, 15, 10]
+
+
+def test_a_parameter_annotated_with_the_context_receives_it(orders: SqlAlchemySource) -> None:
+    seen: list[PollContext] = []
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), name="nightly")
+    def changed(timer: Any, events: list[RowChange], where: PollContext, context: Any = None) -> None:
+        seen.append(where)
+
+    changed(timer="tick", context="the host's own")
+    assert [context.poller_name for context in seen] == ["nightly"]
+
+
+def test_the_function_names_the_poller(orders: SqlAlchemySource) -> None:
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore())
+    def changed(timer: Any, events: list[RowChange]) -> None: ...
+
+    polling = polling_of(changed)
+    assert polling is not None
+    assert [poller.name for poller in polling.pollers] == ["changed"]
+
+
+def test_an_async_handler_is_awaited_on_the_hosts_loop(orders: SqlAlchemySource) -> None:
+    handled: list[int] = []
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore())
+    async def changed(timer: Any, events: list[RowChange], context: PollContext) -> None:
+        await asyncio.sleep(0)
+        handled.append(len(events))
+        assert threading.current_thread() is threading.main_thread()
+
+    asyncio.run(changed(timer="tick"))
+    assert handled == [ROWS]
+
+
+def test_a_failing_handler_fails_the_function_and_its_batch_comes_again(orders: SqlAlchemySource) -> None:
+    calls: list[int] = []
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore())
+    def changed(timer: Any, events: list[RowChange]) -> None:
+        calls.append(len(events))
+        if len(calls) == 1:
+            raise LookupError("downstream is away")
+
+    with pytest.raises(HandlerError) as raised:
+        changed(timer="tick")
+    assert isinstance(raised.value.__cause__, LookupError)
+    changed(timer="tick")
+    assert calls == [ROWS, ROWS]
+
+
+def partitioned(orders: SqlAlchemySource, store: Any, seen: list[tuple[str, int]], **options: Any) -> Any:
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=store, name="orders", **options)
+    def changed(timer: Any, events: list[RowChange], context: PollContext) -> None:
+        seen.extend((context.poller_name, event.pk["id"]) for event in events)
+
+    return changed
+
+
+def test_partitions_share_the_rows_without_overlap(orders: SqlAlchemySource) -> None:
+    seen: list[tuple[str, int]] = []
+    partitioned(orders, MemoryStateStore(), seen, partitions=4)(timer="tick")
+    assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
+    assert len({poller for poller, _ in seen}) == 4
+
+
+def test_partitions_of_an_async_handler_share_the_rows_too(orders: SqlAlchemySource) -> None:
+    seen: list[int] = []
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), partitions=3)
+    async def changed(timer: Any, events: list[RowChange]) -> None:
+        seen.extend(event.pk["id"] for event in events)
+
+    asyncio.run(changed(timer="tick"))
+    assert sorted(seen) == list(range(1, ROWS + 1))
+
+
+def test_a_call_can_be_for_one_partition(orders: SqlAlchemySource) -> None:
+    seen: list[tuple[str, int]] = []
+    store = MemoryStateStore()
+    poll = partitioned(orders, store, seen, partitions=4, partition=lambda timer: timer)
+    poll(timer=2)
+    assert {poller for poller, _ in seen} == {"orders-3-of-4"}
+    for number in range(4):
+        poll(timer=number)
+    assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
+    with pytest.raises(ConfigurationError, match="returned 4; it must return a number from 0 to 3"):
+        poll(timer=4)
+
+
+def test_one_failing_partition_fails_the_call_and_keeps_no_other_from_its_work(orders: SqlAlchemySource) -> None:
+    handled: Counter[str] = Counter()
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), name="orders", partitions=4)
+    def changed(timer: Any, events: list[RowChange], context: PollContext) -> None:
+        handled[context.poller_name] += len(events)
+        if context.poller_name in broken:
+            raise LookupError(context.poller_name)
+
+    broken = {"orders-2-of-4"}
+    with pytest.raises(HandlerError):
+        changed(timer="tick")
+    assert sum(handled.values()) == ROWS
+
+    broken = {"orders-2-of-4", "orders-3-of-4"}
+    handled.clear()
+    with pytest.raises(HandlerError):
+        changed(timer="tick")
+    assert set(handled) == {"orders-2-of-4"}, "what the others had committed does not come again"
+
+
+def test_partitions_of_a_dead_instance_are_taken_over_one_per_tick(orders: SqlAlchemySource) -> None:
+    clock = FakeClock()
+    dead = MemoryStateStore(clock=clock)
+    seen: list[tuple[str, int]] = []
+    polled = partitioned(orders, MemoryStateStore(shared_with=dead, clock=clock), seen, partitions=4)
+    for index in (1, 2, 3):
+        dead.acquire_lease(f"orders-{index}-of-4", 60)
+
+    polled(timer="tick")
+    assert {poller for poller, _ in seen} == {"orders-4-of-4"}, "leases that are alive are respected"
+    clock.advance(120)
+    for taken_over in (2, 3, 4):
+        polled(timer="tick")
+        assert len({poller for poller, _ in seen}) == taken_over
+    assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
