@@ -65,6 +65,7 @@ def test_there_is_none_before_after_and_on_another_engine(engine: Engine) -> Non
             assert ambient_connection(engine) is connection
             assert ambient_connection(other) is second
     assert ambient_connection(engine) is None
+    other.dispose()
 
 
 def test_another_thread_joins_only_with_the_context(engine: Engine) -> None:
