@@ -102,10 +102,11 @@ def test_an_engine_that_was_at_hand_before_the_fork_works_in_the_child(
     assert outcome_in_child(in_child) != parents
 
 
-def test_locks_that_other_threads_held_do_not_stop_the_child(server: Server, provider: EngineProvider) -> None:
-    engine = server.engine(provider)
+def test_locks_that_other_threads_held_do_not_stop_the_child(database_url: str, provider: EngineProvider) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=database_url))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE t (n INTEGER)"))
+    another = DbConfig(connection_url=database_url, pool_size=1)
     cache = _cache_of(engine)
     held, done = threading.Event(), threading.Event()
 
@@ -119,7 +120,7 @@ def test_locks_that_other_threads_held_do_not_stop_the_child(server: Server, pro
     held.wait(10)
     try:
         assert outcome_in_child(partial(column_names, engine)) == ["n"]
-        assert outcome_in_child(lambda: column_names(server.engine(provider, pool_size=1))) == ["n"]
+        assert outcome_in_child(lambda: column_names(provider.get_engine(another))) == ["n"]
     finally:
         done.set()
         holder.join(10)

@@ -117,7 +117,7 @@ class Role:
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def role(request: pytest.FixtureRequest) -> Iterator[Role]:
-    made = Role(request.getfixturevalue(f"{request.param}_database"))
+    made = Role(request.getfixturevalue(f"{request.param}_url"))
     yield made
     made.drop()
 

@@ -90,6 +90,7 @@ def test_a_schema_tells_tables_of_one_name_apart(postgres_database: str) -> None
     assert table_of(engine, "t", "other").columns.keys() == ["there"]
     with pytest.raises(ConfigurationError, match=r"no table 'other\.x'"):
         table_of(engine, "x", "other")
+    run(engine, "DROP SCHEMA other CASCADE")
     engine.dispose()
 
 

@@ -171,7 +171,11 @@ def test_any_value_has_a_json_safe_form(value: Any, expected: Any) -> None:
     assert json_safe(value) == expected
 
 
-@given(value=st.recursive(parts, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+
+
+@given(value=st.recursive(parts, nested, max_leaves=6))
 def test_the_json_safe_form_is_json(value: Any) -> None:
     safe = json_safe(value)
     assert through_json(safe) == safe
