@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextvars
 import secrets
+import threading
+import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -69,6 +71,16 @@ def written(engine: Engine) -> list[int]:
         return list(connection.scalars(text("SELECT id FROM written ORDER BY id")))
 
 
+def until_somebody_waits_for_a_lock(engine: Engine) -> None:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    for _ in range(1000):
+        with engine.connect() as connection:
+            if connection.scalar(text(waiting)):
+                return
+        time.sleep(0.01)
+    pytest.fail("nobody waits")
+
+
 class TestTheTable:
     def test_can_be_made_by_hand(self, store: SqlStateStore, database_url: str) -> None:
         engine = create_engine(database_url)
@@ -96,6 +108,19 @@ class TestTheTable:
         store = SqlStateStore(url=postgres_database, schema="ops", engine_provider=provider)
         store.acquire_lease(POLLER, 60)
         assert "ops.azfdb_state" in store.ddl()
+        assert store.poller_names() == [POLLER]
+
+    def test_made_by_another_process_in_the_same_moment_is_used(
+        self, postgres_database: str, provider: EngineProvider
+    ) -> None:
+        store = SqlStateStore(url=postgres_database, engine_provider=provider)
+        admin = provider.get_engine(DbConfig(connection_url=postgres_database))
+        acquiring = threading.Thread(target=store.acquire_lease, args=(POLLER, 60), daemon=True)
+        with admin.begin() as other_process:
+            other_process.execute(text(store.ddl()))
+            acquiring.start()
+            until_somebody_waits_for_a_lock(admin)
+        acquiring.join(timeout=30)
         assert store.poller_names() == [POLLER]
 
     def test_that_may_not_be_made_is_a_clear_error(self, postgres_database: str, provider: EngineProvider) -> None:
@@ -205,9 +230,18 @@ class TestATransaction:
 
 def beat(store: SqlStateStore, lease_id: str) -> BaseException | None:
     """Renew the lease as a heartbeat does: in a thread that was given a copy of the handler's context."""
-    with ThreadPoolExecutor(1) as heart:
-        context = contextvars.copy_context()
-        return heart.submit(context.run, store.renew_lease, POLLER, lease_id, 600).exception()
+    outcome: Queue[BaseException | None] = Queue()
+
+    def renew() -> None:
+        try:
+            store.renew_lease(POLLER, lease_id, 600)
+        except StateStoreError as failure:
+            outcome.put(failure)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(renew,), daemon=True).start()
+    return outcome.get(timeout=30)
 
 
 def expiry(store: SqlStateStore) -> str:
