@@ -6,6 +6,7 @@ import json
 import secrets
 import threading
 import uuid
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from azure_functions_db import (
     BlobCheckpointStore,
+    EngineProvider,
     FileStateStore,
     LeaseConflictError,
     LostLeaseError,
@@ -45,10 +47,12 @@ class TestBlobCheckpointStore(StateStoreContract):
 
 class TestSqlStateStore(StateStoreContract):
     @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-    def new_store(self, request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+    def new_store(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewStore]:
         urls = {"sqlite": f"sqlite:///{tmp_path}/state.db"}
         url = urls.get(request.param) or request.getfixturevalue(f"{request.param}_url")
-        return partial(SqlStateStore, url=url, table="contract_state", app_name=a_new_app())
+        provider = EngineProvider()
+        yield partial(SqlStateStore, url=url, table="contract_state", app_name=a_new_app(), engine_provider=provider)
+        provider.dispose_all()
 
 
 class TestTableStateStore(StateStoreContract):

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar
 
 import pytest
-from azure.core.exceptions import ServiceResponseError
+from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import ContainerClient, ExponentialRetry, LinearRetry
 
@@ -213,6 +213,12 @@ class TestTheDocument:
             store.acquire_lease(POLLER, 60)
         assert container.download_blob("state/shop/orders.json").readall() == content
 
+    def test_is_not_taken_for_absent_because_something_else_is(self) -> None:
+        with Server(404, b"<html>Our proxy knows no such page</html>") as (url, _):
+            client = ContainerClient(url, "c", credential="QUFB", retry_policy=NO_RETRY)
+            with client, pytest.raises(StateStoreError, match="HTTP 404"):
+                BlobCheckpointStore(container_client=client).load_checkpoint(POLLER)
+
 
 class TestTheContainer:
     @pytest.fixture
@@ -289,7 +295,8 @@ class TestSettings:
             storage_account("S", "blob", {"S__accountName": "a", "S__credential": "magic"})
 
     def test_the_managed_identity_is_the_named_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with identity_endpoint() as (url, asked):
+        token = b'{"access_token": "a-token", "expires_on": "4102444800", "token_type": "Bearer"}'
+        with Server(200, token) as (url, asked):
             monkeypatch.setenv("IDENTITY_ENDPOINT", url)
             monkeypatch.setenv("IDENTITY_HEADER", "header")
             settings = {"S__accountName": "a", "S__credential": "managedidentity", "S__clientId": "client-7"}
@@ -299,17 +306,20 @@ class TestSettings:
             assert "client_id=client-7" in asked[0]
 
 
-class identity_endpoint:  # noqa: N801 - reads as the thing it stands for
-    """App Service's token endpoint on loopback."""
+class Server:
+    """A web server on loopback that answers every question in the same way."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self._answer = status, body
 
     def __enter__(self) -> tuple[str, list[str]]:
         asked: list[str] = []
+        status, body = self._answer
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 asked.append(self.path)
-                body = b'{"access_token": "a-token", "expires_on": "4102444800", "token_type": "Bearer"}'
-                self.send_response(200)
+                self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -320,7 +330,7 @@ class identity_endpoint:  # noqa: N801 - reads as the thing it stands for
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_port}/token", asked
+        return f"http://127.0.0.1:{self._server.server_port}/path", asked
 
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
@@ -367,6 +377,16 @@ class TestSecrets:
             store = BlobCheckpointStore(container_client=client)
             shown = self.everything_shown(lambda: store.load_checkpoint(POLLER))
         assert "c2VjcmV0" not in shown + repr(store)
+
+    def test_an_error_that_shows_a_signed_url_is_no_cause(self) -> None:
+        class Talkative(RequestsTransport):  # type: ignore[misc]  # the SDK does not tell its type
+            def send(self, request: Any, **_: Any) -> Any:
+                raise ServiceRequestError("no route") from OSError(f"no route to {request.url}")
+
+        url = f"http://127.0.0.1:1/a/c?sv=2024-11-04&sp=rw&sig={self.SECRET}"
+        with ContainerClient.from_container_url(url, retry_policy=NO_RETRY, transport=Talkative()) as client:
+            shown = self.everything_shown(lambda: BlobCheckpointStore(container_client=client).load_checkpoint(POLLER))
+        assert "c2VjcmV0" not in shown
 
     def test_a_refused_login_says_so(self, azurite: str, blob_container: str) -> None:
         forged = azurite.replace("AccountKey=", "AccountKey=AAAA")

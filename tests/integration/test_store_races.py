@@ -18,6 +18,7 @@ from azure_functions_db import (
     SqlStateStore,
     TableStateStore,
 )
+from azure_functions_db.core.engine import default_provider
 
 if TYPE_CHECKING:
     from azure_functions_db.state.store import DocumentStateStore
@@ -56,4 +57,7 @@ def test_on_azure_tables(azurite: str, app: str, tmp_path: Path, monkeypatch: py
 
 
 def test_on_a_sql_table_that_is_not_there_yet(database_url: str, app: str, tmp_path: Path) -> None:
-    run_race(SqlStateStore, {"url": database_url, "app_name": app}, tmp_path)
+    try:
+        run_race(SqlStateStore, {"url": database_url, "app_name": app}, tmp_path)
+    finally:
+        default_provider().dispose_all()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from azure_functions_db import FileStateStore, StateStoreError
+from azure_functions_db import FileStateStore, LeaseConflictError, StateStoreError
 
 POLLER = "orders"
 WRITER = """
@@ -50,6 +50,25 @@ def test_a_writer_that_is_killed_leaves_a_whole_document(tmp_path: Path) -> None
         survivor = FileStateStore(directory, app_name="app")
         survivor.break_lease(POLLER)
         survivor.acquire_lease(POLLER, 60)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside the test runner's own threads
+def test_a_forked_child_does_not_take_its_parents_lease_for_its_own(tmp_path: Path) -> None:
+    store = FileStateStore(tmp_path)
+    told, teller = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)
+        try:
+            store.acquire_lease(POLLER, 60)
+        except LeaseConflictError:
+            os._exit(0)
+        os._exit(1)
+    store.acquire_lease(POLLER, 60)
+    os.write(teller, b"!")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(told)
+    os.close(teller)
 
 
 def test_a_failed_write_leaves_the_old_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,13 @@ def test_a_release_keeps_the_token_and_says_so_in_the_json() -> None:
     assert is_free(reread, NOW)
 
 
+def test_a_released_lease_stays_released_when_the_clock_is_set_back() -> None:
+    freed = released(acquired(Document("orders"), "a", NOW, 60), "a:1", NOW)
+    for earlier in (NOW, NOW - dt.timedelta(seconds=30)):
+        with pytest.raises(LostLeaseError):
+            committed(freed, "a:1", earlier, POSITION)
+
+
 def test_a_lease_is_neither_renewed_nor_committed_under_another_id() -> None:
     taken = acquired(Document("orders"), "a", NOW, 60)
     for stranger in ("b:1", "a:2", "a:0", "a", ""):

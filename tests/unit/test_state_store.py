@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -221,21 +220,6 @@ def test_threads_of_one_store_do_not_take_each_others_lease_for_a_ghost() -> Non
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(attempt, range(64))) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_somebody_else() -> None:
-    store = MemoryStateStore()
-    lease_id = store.acquire_lease(POLLER, 60)
-    child = os.fork()
-    if child == 0:
-        try:
-            store.acquire_lease(POLLER, 60)
-        except LeaseConflictError as refused:
-            os._exit(0 if refused.owner_id and lease_id.startswith(refused.owner_id) else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_lease_can_be_used_through_another_store() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +38,7 @@ class SqlBackend:
     def __init__(self, engine: Callable[[], Engine], table: str, schema: str | None) -> None:
         self._engine = engine
         self._place = (table, schema)
+        self._touched: dict[DocumentName, Connection] = {}
 
     @property
     def engine(self) -> Engine:
@@ -86,6 +87,7 @@ class SqlBackend:
         following = int(version) + 1
         current = (self._is(name)) & (self.table.c.version == version)
         change = update(self.table).where(current).values(document=content.decode(), version=following)
+        self._touch(name)
         with self._failures(name):
             changed = self._run(lambda connection: connection.execute(change).rowcount)
         return following if changed == 1 else None
@@ -102,8 +104,8 @@ class SqlBackend:
         from sqlalchemy import select
 
         wanted = select(self.table.c.document, self.table.c.version).where(self._is(name))
-        if self._joined() is not None:
-            # Inside a transaction a plain read may show how things were when that began.
+        if self._joined() is not None and name in self._touched:
+            # After a refused write: a plain read may show how things were when the transaction began.
             wanted = wanted.with_for_update()
         row = self._run(lambda connection: connection.execute(wanted).one_or_none())
         return None if row is None else Stored(row.document.encode(), row.version)
@@ -118,6 +120,22 @@ class SqlBackend:
     def _joined(self) -> Connection | None:
         return ambient_connection(self.engine)
 
+    def _touch(self, name: DocumentName) -> None:
+        """Note that an open transaction keeps the row locked: nobody else here may wait for it."""
+        joined = self._joined()
+        if joined is not None:
+            self._touched[name] = joined
+        elif name in self._touched:
+            # Waiting would hold the lock that the transaction's next step needs.
+            raise StateStoreError(
+                f"The state of poller {poller_of(name.poller)!r} is being committed by an open transaction",
+                poller_name=poller_of(name.poller),
+            )
+
+    def let_go(self, connection: Connection) -> None:
+        """Note that a transaction has ended."""
+        self._touched = {name: by for name, by in self._touched.items() if by is not connection}
+
     def _is(self, name: DocumentName) -> ColumnElement[bool]:
         return (self.table.c.app_name == name.app) & (self.table.c.poller_name == name.poller)
 
@@ -126,10 +144,14 @@ class SqlBackend:
 
         try:
             self._run(lambda connection: connection.execute(CreateTable(self.table, if_not_exists=True)))
-        except _database_error():
+        except _database_error() as refused:
             # Another process may have made it in the same moment.
             if not self._run(lambda connection: _has_table(connection, self.table)):
-                raise
+                raise StateStoreError(
+                    f"The table {self.table.fullname} is missing and cannot be made here ({code_of(refused)}): "
+                    "let somebody run what ddl() returns",
+                    table=self.table.fullname,
+                ) from refused
 
     @contextmanager
     def _failures(self, name: DocumentName | None) -> Iterator[None]:
@@ -189,11 +211,16 @@ class SqlStateStore(DocumentStateStore):
 
         Leaving it commits; an exception rolls back, checkpoint and the handler's writes alike.
         """
+        with ExitStack() as ending, self._doubted(), ambient_transaction(self._backend.engine) as connection:
+            ending.callback(self._backend.let_go, connection)
+            yield connection
+
+    @contextmanager
+    def _doubted(self) -> Iterator[None]:
         try:
-            with ambient_transaction(self._backend.engine) as connection:
-                yield connection
+            yield
         except BaseException:
-            # What was written in it is gone, or nobody knows: remember nothing of it.
+            # What was written is gone, or nobody knows: nothing that is remembered is certain.
             self._slots.doubt_all()
             raise
 

@@ -217,8 +217,8 @@ class DocumentStateStore(Resets):
             )
         except StateStoreError as failure:
             stored = self._read_after(failure, name)
-            if stored is None or stored.content != content:
-                raise
+            if (stored.version if stored else None) == version:
+                raise  # nothing has changed: the write did not arrive
             return stored
         return self._backend.read(name) if written is None else Stored(content, written)
 

@@ -1,0 +1,63 @@
+"""State in Azure tables: what fits, what does not, and a table that is not there."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from azure.data.tables import TableClient
+
+from azure_functions_db import ConfigurationError, LostLeaseError, StateStoreError, TableStateStore
+
+POLLER = "orders"
+
+
+@pytest.fixture
+def client(azurite: str) -> TableClient:
+    return TableClient.from_connection_string(azurite, f"test{secrets.token_hex(8)}")
+
+
+@pytest.fixture
+def store(client: TableClient) -> TableStateStore:
+    return TableStateStore(table_client=client, app_name="shop")
+
+
+def test_a_document_larger_than_a_property_is_split(store: TableStateStore) -> None:
+    large = {"cursor": ["x" * 400_000]}
+    lease_id = store.acquire_lease(POLLER, 60)
+    store.commit_checkpoint(POLLER, large, lease_id)
+    assert TableStateStore(table_client=store._backend._table, app_name="shop").load_checkpoint(POLLER) == large  # type: ignore[attr-defined]
+    store.commit_checkpoint(POLLER, {"cursor": [1]}, lease_id)
+    assert store.look(POLLER).checkpoint == {"cursor": [1]}
+
+
+def test_a_document_larger_than_an_entity_is_refused_with_its_size(store: TableStateStore) -> None:
+    lease_id = store.acquire_lease(POLLER, 60)
+    with pytest.raises(StateStoreError, match=r"too large for an Azure table: \d+ of 491520"):
+        store.commit_checkpoint(POLLER, {"cursor": ["x" * 500_000]}, lease_id)
+    store.commit_checkpoint(POLLER, {"cursor": [1]}, lease_id)
+
+
+def test_a_missing_table_holds_no_pollers_and_is_made_on_demand(store: TableStateStore) -> None:
+    assert store.poller_names() == []
+    assert store.load_checkpoint(POLLER) == {}
+    store.acquire_lease(POLLER, 60)
+    assert store.poller_names() == [POLLER]
+
+
+def test_a_deleted_entity_or_table_is_a_lost_lease(store: TableStateStore, client: TableClient) -> None:
+    lease_id = store.acquire_lease(POLLER, 60)
+    client.delete_entity("shop", POLLER)
+    with pytest.raises(LostLeaseError):
+        store.renew_lease(POLLER, lease_id, 60)
+    lease_id = store.acquire_lease(POLLER, 60)
+    client.delete_table()
+    with pytest.raises(LostLeaseError):
+        store.commit_checkpoint(POLLER, {"cursor": [1]}, lease_id)
+
+
+def test_a_damaged_connection_string_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATE", "Name=a;AccountKey=hush;")
+    with pytest.raises(ConfigurationError) as refused:
+        TableStateStore(connection="STATE").load_checkpoint(POLLER)
+    assert "hush" not in repr(refused.value) + repr(refused.value.__context__)
