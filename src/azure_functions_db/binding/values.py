@@ -47,18 +47,22 @@ def loader(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Converter | No
     return kind.dialect_impl(dialect).result_processor(dialect, code)
 
 
-def plain_binder(dialect: Dialect) -> Converter | None:
+def plain_binder(dialect: Dialect) -> ByType | None:
     """Return what prepares a value whose column is unknown, as in a statement of the user's."""
-    prepare = _PLAIN.get(dialect.name)
-    if prepare is None:
-        return None
-    convert = prepare.get
+    return _PLAIN.get(dialect.name)
 
-    def bind(value: Any) -> Any:
-        known = convert(type(value))
-        return value if known is None else known(value)
 
-    return bind
+class ByType:
+    """Converts values of some types and leaves all others as they are."""
+
+    def __init__(self, converters: dict[type, Converter]) -> None:
+        self.types = frozenset(converters)
+        self._find = converters.get
+
+    def __call__(self, value: Any) -> Any:
+        """Return the value as the driver takes it."""
+        convert = self._find(type(value))
+        return value if convert is None else convert(value)
 
 
 def _sqlite_loaders() -> list[tuple[Any, Converter | None]]:
@@ -97,14 +101,17 @@ def _without_offset(value: dt.datetime) -> dt.datetime:
     return value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
 
 
-_PLAIN: dict[str, dict[type, Converter]] = {
-    "sqlite": {
-        dt.datetime: _moment_text,
-        dt.date: dt.date.isoformat,
-        dt.time: _time_text,
-        Decimal: str,
-        UUID: str,
-    },
-    "mysql": {dt.datetime: _without_offset, UUID: str},
-    "mariadb": {dt.datetime: _without_offset, UUID: str},
+_MYSQL = ByType({dt.datetime: _without_offset, UUID: str})
+_PLAIN = {
+    "sqlite": ByType(
+        {
+            dt.datetime: _moment_text,
+            dt.date: dt.date.isoformat,
+            dt.time: _time_text,
+            Decimal: str,
+            UUID: str,
+        }
+    ),
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
 }
