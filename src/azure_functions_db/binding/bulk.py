@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import secrets
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.binding.database import savepoint
+from azure_functions_db.binding.rows import picker
 from azure_functions_db.binding.statements import Words, insert, unfit_values
 from azure_functions_db.binding.upsert import on_conflict, upsert
 from azure_functions_db.binding.values import ByType
@@ -17,7 +19,7 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.single import driver_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection, Table
 
@@ -34,15 +36,15 @@ _STATEMENT_BYTES = 1_000_000
 _RETURNING_VALUES = 10_000
 
 
-def write_rows(connection: Connection, table: Table, names: Names, conflict: Names, rows: list[Values]) -> None:
+def write_rows(connection: Connection, table: Table, names: Names, conflict: Names, rows: list[Row]) -> None:
     """Insert rows, or upsert them where there are conflict columns."""
     dialect = connection.dialect
     statement = upsert(dialect, table, names, conflict, ()) if conflict else insert(dialect, table, names, ())
     with driver_errors(connection), unfit_values():
-        ready = _converted(statement, rows)
+        ready = _tuples(statement, names, rows)
         match dialect.driver:
             case "psycopg" if len(rows) >= _COPY_FROM and names:
-                _copy_or_execute(connection, statement, table, names, conflict, ready)
+                _copy_or_execute(connection, statement, table, names, conflict, rows)
             case "pymysql" if names:
                 _write_long_statements(connection, statement, ready)
             case _:
@@ -54,7 +56,7 @@ def write_rows_returning(
     table: Table,
     names: Names,
     conflict: Names,
-    rows: list[Values],
+    rows: list[Row],
     returning: Names,
     take: Callable[[Any], list[Row]],
 ) -> list[Row]:
@@ -64,7 +66,7 @@ def write_rows_returning(
     size = max(1, _RETURNING_VALUES // len(names)) if names else 1
     written: list[Row] = []
     with driver_errors(connection), unfit_values():
-        ready = _converted(one, rows)
+        ready = list(_tuples(one, names, rows))
         for start in range(0, len(ready), size):
             part = ready[start : start + size]
             sql = _repeated(one.sql, Words(dialect).placeholders(len(names)), len(part)) if names else one.sql
@@ -74,30 +76,41 @@ def write_rows_returning(
     return written
 
 
-def _converted(statement: Statement, rows: list[Values]) -> list[Values]:
-    """Return the rows as the driver takes them; a column without work costs no call per value."""
-    if not any(statement.converters):
-        return rows
-    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-    for index, convert in enumerate(statement.converters):
-        if convert is not None and _is_needed(convert, columns[index]):
-            columns[index] = [None if value is None else convert(value) for value in columns[index]]
-    return list(zip(*columns, strict=True))
+def _tuples(statement: Statement, names: Names, rows: list[Row]) -> Iterator[Values]:
+    """Return the rows as the driver takes them."""
+    picked = map(picker(names), rows)
+    converters = [
+        (index, convert)
+        for index, (name, convert) in enumerate(zip(names, statement.converters, strict=True))
+        if convert is not None and _is_needed(convert, name, rows)
+    ]
+
+    def converted(values: Values) -> Values:
+        ready = list(values)
+        for index, convert in converters:
+            if ready[index] is not None:
+                ready[index] = convert(ready[index])
+        return tuple(ready)
+
+    return map(converted, picked) if converters else picked
 
 
-def _is_needed(convert: Converter, column: Sequence[Any]) -> bool:
-    return not isinstance(convert, ByType) or not convert.types.isdisjoint(map(type, column))
+def _is_needed(convert: Converter, name: str, rows: list[Row]) -> bool:
+    """Tell whether a converter has anything to do in this column."""
+    return not isinstance(convert, ByType) or not convert.types.isdisjoint(map(type, map(itemgetter(name), rows)))
 
 
-def _execute(connection: Connection, statement: Statement, rows: list[Values]) -> None:
+def _execute(connection: Connection, statement: Statement, rows: Iterator[Values]) -> None:
     cursor: Any = connection.connection.cursor()
-    named = statement.names
     try:
-        if connection.dialect.driver == "pyodbc":
-            cursor.fast_executemany = True
-        cursor.executemany(
-            statement.sql, rows if named is None else [dict(zip(named, row, strict=True)) for row in rows]
-        )
+        match connection.dialect.driver:
+            case "psycopg" | "pysqlite":
+                cursor.executemany(statement.sql, rows)
+            case "pyodbc":
+                cursor.fast_executemany = True
+                cursor.executemany(statement.sql, list(rows))
+            case _:
+                cursor.executemany(statement.sql, [statement.arranged(row) for row in rows])
     finally:
         cursor.close()
 
@@ -115,21 +128,21 @@ def _repeated(sql: str, placeholders: str, count: int) -> str:
 
 
 def _copy_or_execute(
-    connection: Connection, statement: Statement, table: Table, names: Names, conflict: Names, rows: list[Values]
+    connection: Connection, statement: Statement, table: Table, names: Names, conflict: Names, rows: list[Row]
 ) -> None:
     try:
         with savepoint(connection):
             if conflict:
-                _copy_by_detour(connection, table, names, conflict, rows)
+                _copy_by_detour(connection, table, names, conflict, _tuples(statement, names, rows))
             else:
-                _copy(connection, Words(connection.dialect).table(table), names, rows)
+                _copy(connection, Words(connection.dialect).table(table), names, _tuples(statement, names, rows))
     except connection.dialect.loaded_dbapi.Error as refusal:
         if getattr(refusal, "sqlstate", None) not in _NO_COPY:
             raise
-        _execute(connection, statement, rows)
+        _execute(connection, statement, _tuples(statement, names, rows))
 
 
-def _copy(connection: Connection, target: str, names: Names, rows: list[Values]) -> None:
+def _copy(connection: Connection, target: str, names: Names, rows: Iterator[Values]) -> None:
     sql = f"COPY {target} ({Words(connection.dialect).names(names)}) FROM STDIN"
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(_bare(sql)) as copy:
@@ -138,7 +151,9 @@ def _copy(connection: Connection, target: str, names: Names, rows: list[Values])
             write(row)
 
 
-def _copy_by_detour(connection: Connection, table: Table, names: Names, conflict: Names, rows: list[Values]) -> None:
+def _copy_by_detour(
+    connection: Connection, table: Table, names: Names, conflict: Names, rows: Iterator[Values]
+) -> None:
     """Copy into a temporary table, from where one statement upserts all rows."""
     words = Words(connection.dialect)
     detour, columns, target = f"azfdb_{secrets.token_hex(8)}", words.names(names), words.table(table)
@@ -161,7 +176,7 @@ def _bare(sql: str) -> str:
 # MySQL and MariaDB ------------------------------------------------------------------------------
 
 
-def _write_long_statements(connection: Connection, statement: Statement, rows: list[Values]) -> None:
+def _write_long_statements(connection: Connection, statement: Statement, rows: Iterator[Values]) -> None:
     """Send statements of as many rows as the server takes at once."""
     group = f"({', '.join(['%s'] * len(statement.converters))})"
     head, _, tail = _bare(statement.sql).partition(group)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
@@ -63,24 +63,36 @@ def _rows_of(chunk: list[object], start: int) -> list[Row]:
     return rows
 
 
-# The next three see every row of a bulk write, so they leave the loops to the interpreter's own functions.
+# The next three see every row of a bulk write: the loops are left to the interpreter's own functions,
+# and no object is kept per row, which would wake the garbage collector.
 
 
-def grouped(rows: list[Row], *, keep_order: bool) -> list[tuple[Names, list[Values]]]:
-    """Put rows with the same columns together, as tuples; with ``keep_order`` only neighbours."""
+def grouped(rows: list[Row], *, keep_order: bool) -> list[tuple[Names, list[Row]]]:
+    """Put rows with the same columns together; with ``keep_order`` only neighbours."""
     names = tuple(rows[0])
-    with suppress(KeyError):
-        values = list(map(picker(names), rows))
-        if set(map(len, rows)) == {len(names)}:
-            return [(names, values)]
+    if _have_just(rows, names):
+        return [(names, rows)]
     if keep_order:
-        runs = [list(run) for _, run in groupby(rows, key=sorted)]
-    else:
-        together: dict[frozenset[str], list[Row]] = {}
-        for row in rows:
-            together.setdefault(frozenset(row), []).append(row)
-        runs = list(together.values())
-    return [(tuple(run[0]), list(map(picker(tuple(run[0])), run))) for run in runs]
+        return [(tuple(key), list(run)) for key, run in groupby(rows, key=sorted)]
+    together: dict[frozenset[str], list[Row]] = {}
+    for row in rows:
+        together.setdefault(frozenset(row), []).append(row)
+    return [(tuple(group[0]), group) for group in together.values()]
+
+
+def _have_just(rows: list[Row], names: Names) -> bool:
+    try:
+        deque(map(picker(names), rows), maxlen=0)
+    except KeyError:
+        return False
+    return set(map(len, rows)) == {len(names)}
+
+
+def picker(names: Names) -> Callable[[Row], Values]:
+    """Return what takes the values of these columns out of a row."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: tuple([row[name] for name in names])
 
 
 def merged(rows: list[Row], key: Names) -> list[Row]:
@@ -89,23 +101,17 @@ def merged(rows: list[Row], key: Names) -> list[Row]:
     NULL is equal to nothing, so rows with a NULL in their key stay apart.
     """
     try:
-        keys = list(map(picker(key), rows))
+        keys = list(map(itemgetter(*key), rows))
     except KeyError as missing:
         raise ConfigurationError(f"A row has no value for the conflict column {missing}") from None
     if len(set(keys)) == len(rows):
         return rows
     unique: dict[Any, Row] = {}
-    for index, (values, row) in enumerate(zip(keys, rows, strict=True)):
+    for index, row in enumerate(rows):
+        values = tuple(row[name] for name in key)
         identity = index if None in values else values
         unique[identity] = {**unique.get(identity, {}), **row}
     return list(unique.values())
-
-
-def picker(names: Names) -> Callable[[Row], Values]:
-    """Return what takes the values of these columns out of a row."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda row: tuple([row[name] for name in names])
 
 
 def checked_known(table: Table, names: Iterable[str]) -> None:
