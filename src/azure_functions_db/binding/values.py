@@ -8,6 +8,7 @@ offsets on MySQL, and enumerations that have grown since the table was read.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -38,13 +39,29 @@ def loader(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Converter | No
     """Return what reads a value that is not None from a column of this kind."""
     from sqlalchemy import types
 
-    if dialect.driver == "psycopg" or isinstance(kind, types.Enum):
+    if dialect.driver == "psycopg":
+        return _enum_array if _is_enum_array(kind) else None
+    if isinstance(kind, types.Enum | types.Float):
         return None
     if dialect.name == "sqlite":
         for known, load in _sqlite_loaders():
             if isinstance(kind, known):
                 return load
     return kind.dialect_impl(dialect).result_processor(dialect, code)
+
+
+def _is_enum_array(kind: TypeEngine[Any]) -> bool:
+    # psycopg does not know the user's own types, and gives their arrays as texts.
+    from sqlalchemy import types
+
+    return isinstance(kind, types.ARRAY) and isinstance(kind.item_type, types.Enum)
+
+
+def _enum_array(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    items = re.findall(r'"((?:\\.|[^"\\])*)"|([^,{}]+)', value)
+    return [re.sub(r"\\(.)", r"\1", quoted) if not bare else None if bare == "NULL" else bare for quoted, bare in items]
 
 
 def plain_binder(dialect: Dialect) -> ByType | None:
@@ -65,14 +82,13 @@ class ByType:
         return value if convert is None else convert(value)
 
 
-def _sqlite_loaders() -> list[tuple[Any, Converter | None]]:
+def _sqlite_loaders() -> list[tuple[Any, Converter]]:
     from sqlalchemy import types
 
     return [
         (types.DateTime, _from_text(dt.datetime.fromisoformat)),
         (types.Date, _from_text(dt.date.fromisoformat)),
         (types.Time, _from_text(dt.time.fromisoformat)),
-        (types.Float, None),
         (types.Numeric, _decimal),
     ]
 
