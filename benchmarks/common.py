@@ -40,14 +40,24 @@ def _on_server(url: str, statement: str) -> None:
 
 
 def compare(
-    benchmark: str, case: str, ours: Work, baseline: Work, *, target: float | None, rounds: int = 30, repeat: int = 1
+    benchmark: str,
+    case: str,
+    ours: Work,
+    baseline: Work,
+    *,
+    target: float | None,
+    rounds: int = 30,
+    repeat: int = 1,
+    before: Work = lambda: None,
 ) -> float:
     """Time two things in turns and print the ratio of their medians as one JSON line."""
     times: dict[Work, list[float]] = {ours: [], baseline: []}
     for work in times:
+        before()
         work()
     for round_ in range(rounds):
         for work in (ours, baseline) if round_ % 2 else (baseline, ours):
+            before()
             started = time.perf_counter()
             for _ in range(repeat):
                 work()

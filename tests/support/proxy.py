@@ -17,6 +17,7 @@ class Proxy:
         self._sockets = [self._listener]
         self.port: int = self._listener.getsockname()[1]
         self.bytes_sent = 0
+        self.requests = 0
         self.forgetful = False
         """From now on what a client says on its old connection is answered with a reset."""
 
@@ -45,6 +46,7 @@ class Proxy:
                     if self.forgetful:
                         break
                     self.bytes_sent += len(data)
+                    self.requests += 1
                 target.sendall(data)
         _cut(source)
         _cut(target)

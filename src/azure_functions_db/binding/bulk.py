@@ -6,22 +6,26 @@ Every function writes rows of the same columns on a connection whose transaction
 from __future__ import annotations
 
 import secrets
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.binding.database import savepoint
+from azure_functions_db.binding.rows import picker
 from azure_functions_db.binding.statements import Words, insert, unfit_values
 from azure_functions_db.binding.upsert import on_conflict, upsert
+from azure_functions_db.binding.values import ByType
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.single import driver_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection, Table
 
-    from azure_functions_db.binding.rows import Names
+    from azure_functions_db.binding.rows import Names, Values
     from azure_functions_db.binding.statements import Statement
+    from azure_functions_db.binding.values import Converter
     from azure_functions_db.core.types import Row
 
 # Below this many rows the round trips of COPY cost more than they spare.
@@ -37,13 +41,14 @@ def write_rows(connection: Connection, table: Table, names: Names, conflict: Nam
     dialect = connection.dialect
     statement = upsert(dialect, table, names, conflict, ()) if conflict else insert(dialect, table, names, ())
     with driver_errors(connection), unfit_values():
+        ready = _tuples(statement, names, rows)
         match dialect.driver:
             case "psycopg" if len(rows) >= _COPY_FROM and names:
                 _copy_or_execute(connection, statement, table, names, conflict, rows)
             case "pymysql" if names:
-                _write_long_statements(connection, statement, _tuples(statement, names, rows))
+                _write_long_statements(connection, statement, ready)
             case _:
-                _execute(connection, statement, _tuples(statement, names, rows))
+                _execute(connection, statement, ready)
 
 
 def write_rows_returning(
@@ -61,41 +66,51 @@ def write_rows_returning(
     size = max(1, _RETURNING_VALUES // len(names)) if names else 1
     written: list[Row] = []
     with driver_errors(connection), unfit_values():
-        values = list(_tuples(one, names, rows))
-        for start in range(0, len(values), size):
-            part = values[start : start + size]
+        ready = list(_tuples(one, names, rows))
+        for start in range(0, len(ready), size):
+            part = ready[start : start + size]
             sql = _repeated(one.sql, Words(dialect).placeholders(len(names)), len(part)) if names else one.sql
-            result = connection.exec_driver_sql(sql, tuple(value for row in part for value in row))
+            result = connection.exec_driver_sql(sql, tuple(chain.from_iterable(part)))
             written += take(result.cursor)
             result.close()
     return written
 
 
-def _tuples(statement: Statement, names: Names, rows: Iterable[Row]) -> Iterator[Sequence[Any]]:
-    pick: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else lambda row: tuple(row[n] for n in names)
-    converters = [(index, convert) for index, convert in enumerate(statement.converters) if convert is not None]
-    picked = map(pick, rows)
-    if not converters:
-        return picked
+def _tuples(statement: Statement, names: Names, rows: list[Row]) -> Iterator[Values]:
+    """Return the rows as the driver takes them."""
+    picked = map(picker(names), rows)
+    converters = [
+        (index, convert)
+        for index, (name, convert) in enumerate(zip(names, statement.converters, strict=True))
+        if convert is not None and _is_needed(convert, name, rows)
+    ]
 
-    def convert_all(values: Sequence[Any]) -> Sequence[Any]:
+    def converted(values: Values) -> Values:
         ready = list(values)
         for index, convert in converters:
             if ready[index] is not None:
                 ready[index] = convert(ready[index])
         return tuple(ready)
 
-    return map(convert_all, picked)
+    return map(converted, picked) if converters else picked
 
 
-def _execute(connection: Connection, statement: Statement, values: Iterator[Sequence[Any]]) -> None:
-    cursor = connection.connection.cursor()
+def _is_needed(convert: Converter, name: str, rows: list[Row]) -> bool:
+    """Tell whether a converter has anything to do in this column."""
+    return not isinstance(convert, ByType) or not convert.types.isdisjoint(map(type, map(itemgetter(name), rows)))
+
+
+def _execute(connection: Connection, statement: Statement, rows: Iterator[Values]) -> None:
+    cursor: Any = connection.connection.cursor()
     try:
-        if connection.dialect.driver == "pyodbc":
-            cursor.fast_executemany = True  # type: ignore[attr-defined]
-        named = statement.names
-        rows: list[Any] = [row if named is None else dict(zip(named, row, strict=True)) for row in values]
-        cursor.executemany(statement.sql, rows)
+        match connection.dialect.driver:
+            case "psycopg" | "pysqlite":
+                cursor.executemany(statement.sql, rows)
+            case "pyodbc":
+                cursor.fast_executemany = True
+                cursor.executemany(statement.sql, list(rows))
+            case _:
+                cursor.executemany(statement.sql, [statement.arranged(row) for row in rows])
     finally:
         cursor.close()
 
@@ -115,40 +130,40 @@ def _repeated(sql: str, placeholders: str, count: int) -> str:
 def _copy_or_execute(
     connection: Connection, statement: Statement, table: Table, names: Names, conflict: Names, rows: list[Row]
 ) -> None:
-    error = connection.dialect.loaded_dbapi.Error
     try:
         with savepoint(connection):
-            _copy_by_detour(connection, statement, table, names, conflict, rows) if conflict else _copy(
-                connection, Words(connection.dialect).table(table), names, _tuples(statement, names, rows)
-            )
-    except error as refusal:
+            if conflict:
+                _copy_by_detour(connection, table, names, conflict, _tuples(statement, names, rows))
+            else:
+                _copy(connection, Words(connection.dialect).table(table), names, _tuples(statement, names, rows))
+    except connection.dialect.loaded_dbapi.Error as refusal:
         if getattr(refusal, "sqlstate", None) not in _NO_COPY:
             raise
         _execute(connection, statement, _tuples(statement, names, rows))
 
 
-def _copy(connection: Connection, target: str, names: Names, values: Iterator[Sequence[Any]]) -> None:
+def _copy(connection: Connection, target: str, names: Names, rows: Iterator[Values]) -> None:
     sql = f"COPY {target} ({Words(connection.dialect).names(names)}) FROM STDIN"
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(_bare(sql)) as copy:
         write = copy.write_row
-        for row in values:
+        for row in rows:
             write(row)
 
 
 def _copy_by_detour(
-    connection: Connection, statement: Statement, table: Table, names: Names, conflict: Names, rows: list[Row]
+    connection: Connection, table: Table, names: Names, conflict: Names, rows: Iterator[Values]
 ) -> None:
     """Copy into a temporary table, from where one statement upserts all rows."""
     words = Words(connection.dialect)
     detour, columns, target = f"azfdb_{secrets.token_hex(8)}", words.names(names), words.table(table)
+    clause = on_conflict(words, names, conflict)
     cursor: Any = connection.connection.cursor()
     with cursor:
         cursor.execute(
             _bare(f"CREATE TEMPORARY TABLE {detour} ON COMMIT DROP AS SELECT {columns} FROM {target} WITH NO DATA")
         )
-        _copy(connection, detour, names, _tuples(statement, names, rows))
-        clause = on_conflict(words, names, conflict)
+        _copy(connection, detour, names, rows)
         cursor.execute(_bare(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {detour} {clause}"))
         cursor.execute(f"DROP TABLE {detour}")
 
@@ -161,7 +176,7 @@ def _bare(sql: str) -> str:
 # MySQL and MariaDB ------------------------------------------------------------------------------
 
 
-def _write_long_statements(connection: Connection, statement: Statement, values: Iterator[Sequence[Any]]) -> None:
+def _write_long_statements(connection: Connection, statement: Statement, rows: Iterator[Values]) -> None:
     """Send statements of as many rows as the server takes at once."""
     group = f"({', '.join(['%s'] * len(statement.converters))})"
     head, _, tail = _bare(statement.sql).partition(group)
@@ -169,7 +184,7 @@ def _write_long_statements(connection: Connection, statement: Statement, values:
     cursor: Any = connection.connection.cursor()
     encoding = cursor.connection.encoding
     with cursor:
-        for part in _filled((cursor.mogrify(group, row).encode(encoding, "surrogateescape") for row in values), limit):
+        for part in _filled((cursor.mogrify(group, row).encode(encoding, "surrogateescape") for row in rows), limit):
             cursor.execute(head.encode(encoding) + part + tail.encode(encoding))
 
 

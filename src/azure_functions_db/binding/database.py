@@ -125,10 +125,10 @@ class Database:
 
     def begin(self, isolation_level: str | None = None) -> None:
         """Open a transaction that all statements join until its end."""
-        if self._block is not None:
-            raise WriteError("A transaction is already open; transactions do not nest")
         if self._confined:
             self._refuse_other_threads()
+        if self._block is not None:
+            raise WriteError("A transaction is already open; transactions do not nest")
         self._block = _Block(self.engine, ambient_connection(self.engine), isolation_level)
 
     def end(self, *, keep: bool) -> None:

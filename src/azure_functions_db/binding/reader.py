@@ -150,7 +150,7 @@ class Reader:
                 result = connection.exec_driver_sql(sql, bound, execution_options={"yield_per": size})
             try:
                 names = names_of(result.cursor)
-                for rows in result.partitions():
+                for rows in result.partitions(size):
                     yield dicts(names, rows)
             finally:
                 result.close()

@@ -56,11 +56,10 @@ def loaded(
     description = _description(cursor)
     names = _names(description)
     found = dicts(names, rows)
-    if dialect.driver == "psycopg":  # gives every type as it should be
-        return found
     current = table if refreshed is None or _covers(table, names) else refreshed()
-    codes = tuple([(column[0], column[1]) for column in description])
-    for name, load in _loaders(dialect, current, codes):
+    # psycopg gives the natural types by itself, whatever their codes.
+    codes = None if dialect.driver == "psycopg" else tuple([column[1] for column in description])
+    for name, load in _loaders(dialect, current, names, codes):
         for row in found:
             if row[name] is not None:
                 row[name] = load(row[name])
@@ -74,8 +73,11 @@ def _covers(table: Table, names: tuple[str, ...]) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _loaders(dialect: Dialect, table: Table, codes: tuple[tuple[str, Any], ...]) -> list[tuple[str, Converter]]:
-    known = [(name, loader(table.columns[name].type, dialect, code)) for name, code in codes if name in table.columns]
+def _loaders(
+    dialect: Dialect, table: Table, names: tuple[str, ...], codes: tuple[Any, ...] | None
+) -> list[tuple[str, Converter]]:
+    columns = zip(names, codes or (None,) * len(names), strict=True)
+    known = [(name, loader(table.columns[name].type, dialect, code)) for name, code in columns if name in table.columns]
     return [(name, load) for name, load in known if load is not None]
 
 

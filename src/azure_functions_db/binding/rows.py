@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Column, Index, Table
 
     from azure_functions_db.core.types import Row
 
 Names = tuple[str, ...]
+Values = tuple[Any, ...]
 
 
 def row_of(data: object) -> Row:
@@ -36,41 +39,60 @@ def row_of(data: object) -> Row:
     raise ConfigurationError(f"A row must be a dict or a Pydantic model, not {type(data).__name__}")
 
 
-def rows_of(rows: object) -> Iterator[Row]:
-    """Return the rows of any iterable, one after the other."""
+def chunked(rows: object, size: int) -> Iterator[list[Row]]:
+    """Return the rows of any iterable in lists of at most this size."""
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping) or hasattr(rows, "model_dump"):
         raise ConfigurationError(f"rows= must be several rows, such as a list of dicts, not {type(rows).__name__}")
-    return _numbered(rows)
+    return _chunks(iter(rows), size)
 
 
-def _numbered(rows: Iterable[object]) -> Iterator[Row]:
-    for index, data in enumerate(rows):
-        if type(data) is dict:
-            yield data
-            continue
-        try:
-            yield row_of(data)
-        except ConfigurationError as refusal:
-            raise ConfigurationError(f"{refusal} (row {index})") from None
-
-
-def chunked(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
-    """Cut the rows into lists of at most this size."""
+def _chunks(rows: Iterator[object], size: int) -> Iterator[list[Row]]:
+    start = 0
     while chunk := list(islice(rows, size)):
-        yield chunk
+        yield chunk if set(map(type, chunk)) == {dict} else _rows_of(chunk, start)  # type: ignore[misc]
+        start += len(chunk)
+
+
+def _rows_of(chunk: list[object], start: int) -> list[Row]:
+    rows: list[Row] = []
+    for data in chunk:
+        try:
+            rows.append(row_of(data))
+        except ConfigurationError as refusal:
+            raise ConfigurationError(f"{refusal} (row {start + len(rows)})") from None
+    return rows
+
+
+# The next three see every row of a bulk write: the loops are left to the interpreter's own functions,
+# and no object is kept per row, which would wake the garbage collector.
 
 
 def grouped(rows: list[Row], *, keep_order: bool) -> list[tuple[Names, list[Row]]]:
     """Put rows with the same columns together; with ``keep_order`` only neighbours."""
-    first = rows[0].keys()
-    if all(row.keys() == first for row in rows):
-        return [(tuple(first), rows)]
+    names = tuple(rows[0])
+    if _have_just(rows, names):
+        return [(names, rows)]
     if keep_order:
         return [(tuple(key), list(run)) for key, run in groupby(rows, key=sorted)]
-    groups: dict[frozenset[str], list[Row]] = {}
+    together: dict[frozenset[str], list[Row]] = {}
     for row in rows:
-        groups.setdefault(frozenset(row), []).append(row)
-    return [(tuple(group[0]), group) for group in groups.values()]
+        together.setdefault(frozenset(row), []).append(row)
+    return [(tuple(group[0]), group) for group in together.values()]
+
+
+def _have_just(rows: list[Row], names: Names) -> bool:
+    try:
+        deque(map(picker(names), rows), maxlen=0)
+    except KeyError:
+        return False
+    return set(map(len, rows)) == {len(names)}
+
+
+def picker(names: Names) -> Callable[[Row], Values]:
+    """Return what takes the values of these columns out of a row."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: tuple([row[name] for name in names])
 
 
 def merged(rows: list[Row], key: Names) -> list[Row]:
@@ -78,12 +100,17 @@ def merged(rows: list[Row], key: Names) -> list[Row]:
 
     NULL is equal to nothing, so rows with a NULL in their key stay apart.
     """
+    try:
+        keys = list(map(itemgetter(*key), rows))
+    except KeyError as missing:
+        raise ConfigurationError(f"A row has no value for the conflict column {missing}") from None
+    if len(set(keys)) == len(rows):
+        return rows
     unique: dict[Any, Row] = {}
     for index, row in enumerate(rows):
         values = tuple(row[name] for name in key)
         identity = index if None in values else values
-        known = unique.get(identity)
-        unique[identity] = row if known is None or known.keys() <= row.keys() else {**known, **row}
+        unique[identity] = {**unique.get(identity, {}), **row}
     return list(unique.values())
 
 

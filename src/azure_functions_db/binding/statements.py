@@ -35,6 +35,10 @@ class Statement:
             value if convert is None or value is None else convert(value)
             for convert, value in zip(self.converters, values, strict=True)
         )
+        return self.arranged(ready)
+
+    def arranged(self, ready: Sequence[Any]) -> Any:
+        """Return converted values by position or by name, whichever the driver wants."""
         return ready if self.names is None else dict(zip(self.names, ready, strict=True))
 
 

@@ -8,6 +8,7 @@ offsets on MySQL, and enumerations that have grown since the table was read.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -38,7 +39,9 @@ def loader(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Converter | No
     """Return what reads a value that is not None from a column of this kind."""
     from sqlalchemy import types
 
-    if dialect.driver == "psycopg" or isinstance(kind, types.Enum):
+    if dialect.driver == "psycopg":
+        return _enum_array if _is_enum_array(kind) else None
+    if isinstance(kind, types.Enum | types.Float):
         return None
     if dialect.name == "sqlite":
         for known, load in _sqlite_loaders():
@@ -47,28 +50,45 @@ def loader(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Converter | No
     return kind.dialect_impl(dialect).result_processor(dialect, code)
 
 
-def plain_binder(dialect: Dialect) -> Converter | None:
+def _is_enum_array(kind: TypeEngine[Any]) -> bool:
+    # psycopg does not know the user's own types, and gives their arrays as texts.
+    from sqlalchemy import types
+
+    return isinstance(kind, types.ARRAY) and isinstance(kind.item_type, types.Enum)
+
+
+def _enum_array(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    items = re.findall(r'"((?:\\.|[^"\\])*)"|([^,{}]+)', value)
+    return [re.sub(r"\\(.)", r"\1", quoted) if not bare else None if bare == "NULL" else bare for quoted, bare in items]
+
+
+def plain_binder(dialect: Dialect) -> ByType | None:
     """Return what prepares a value whose column is unknown, as in a statement of the user's."""
-    prepare = _PLAIN.get(dialect.name)
-    if prepare is None:
-        return None
-    convert = prepare.get
-
-    def bind(value: Any) -> Any:
-        known = convert(type(value))
-        return value if known is None else known(value)
-
-    return bind
+    return _PLAIN.get(dialect.name)
 
 
-def _sqlite_loaders() -> list[tuple[Any, Converter | None]]:
+class ByType:
+    """Converts values of some types and leaves all others as they are."""
+
+    def __init__(self, converters: dict[type, Converter]) -> None:
+        self.types = frozenset(converters)
+        self._find = converters.get
+
+    def __call__(self, value: Any) -> Any:
+        """Return the value as the driver takes it."""
+        convert = self._find(type(value))
+        return value if convert is None else convert(value)
+
+
+def _sqlite_loaders() -> list[tuple[Any, Converter]]:
     from sqlalchemy import types
 
     return [
         (types.DateTime, _from_text(dt.datetime.fromisoformat)),
         (types.Date, _from_text(dt.date.fromisoformat)),
         (types.Time, _from_text(dt.time.fromisoformat)),
-        (types.Float, None),
         (types.Numeric, _decimal),
     ]
 
@@ -97,14 +117,17 @@ def _without_offset(value: dt.datetime) -> dt.datetime:
     return value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
 
 
-_PLAIN: dict[str, dict[type, Converter]] = {
-    "sqlite": {
-        dt.datetime: _moment_text,
-        dt.date: dt.date.isoformat,
-        dt.time: _time_text,
-        Decimal: str,
-        UUID: str,
-    },
-    "mysql": {dt.datetime: _without_offset, UUID: str},
-    "mariadb": {dt.datetime: _without_offset, UUID: str},
+_MYSQL = ByType({dt.datetime: _without_offset, UUID: str})
+_PLAIN = {
+    "sqlite": ByType(
+        {
+            dt.datetime: _moment_text,
+            dt.date: dt.date.isoformat,
+            dt.time: _time_text,
+            Decimal: str,
+            UUID: str,
+        }
+    ),
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding import statements
@@ -20,7 +21,6 @@ from azure_functions_db.binding.rows import (
     merged,
     references_itself,
     row_of,
-    rows_of,
 )
 from azure_functions_db.binding.upsert import upsert
 from azure_functions_db.core.config import config_of
@@ -163,15 +163,16 @@ class Writer:
         return written[0] if written else None
 
     def _write_many(self, rows: Iterable[Data], conflict: Names, returning: Sequence[str]) -> list[Row] | None:
-        given = rows_of(rows)
+        chunks = chunked(rows, _CHUNK)
         written: list[Row] = []
+        first = next(chunks, None)
+        if first is None:
+            return written if returning else None
         with translated(WriteError, self._table):
-            first = next(chunked(given, _CHUNK), None)
-            if first is None:
-                return written if returning else None
+            # Read before the transaction holds a connection, lest a pool of one waits for itself.
             self._database.table(self._table, self._schema, first[0])
             with self._database.atomic() as connection:
-                for chunk in _with_first(first, chunked(given, _CHUNK)):
+                for chunk in chain([first], chunks):
                     written += self._write_chunk(connection, chunk, conflict, returning)
         return written if returning else None
 
@@ -180,7 +181,6 @@ class Writer:
     ) -> list[Row]:
         table = self._database.table(self._table, self._schema, conflict)
         if conflict:
-            _checked_conflict_values(chunk, conflict)
             checked_conflict(table, conflict)
             chunk = merged(chunk, conflict)
         written: list[Row] = []
@@ -255,20 +255,8 @@ class DbWriter(Writer):
 def _checked_upsert(table: Table, row: Row, conflict_columns: Sequence[str]) -> Names:
     checked_columns(table, row)
     conflict = checked_conflict(table, conflict_columns)
-    _checked_conflict_values([row], conflict)
+    merged([row], conflict)
     return conflict
-
-
-def _checked_conflict_values(rows: list[Row], conflict: Names) -> None:
-    for row in rows:
-        for name in conflict:
-            if name not in row:
-                raise ConfigurationError(f"A row has no value for the conflict column {name!r}")
-
-
-def _with_first(first: list[Row], rest: Iterator[list[Row]]) -> Iterator[list[Row]]:
-    yield first
-    yield from rest
 
 
 def _nothing(_cursor: Any) -> list[Row]:

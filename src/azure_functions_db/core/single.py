@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, PoolProxiedConnection
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
@@ -95,14 +95,22 @@ def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -
         cursor.execute(sql, bound)
         taken = take(cursor)
         cursor.close()
-        if _LEFT_OPEN[engine.dialect.driver](raw):
-            raw.rollback()
     except engine.dialect.loaded_dbapi.Error as error:
         raise _wrapped(engine, pooled, error) from error
     finally:
         if pooled is not None:
-            pooled.close()
+            _give_back(engine, pooled)
     return taken
+
+
+def _give_back(engine: Engine, pooled: PoolProxiedConnection) -> None:
+    try:
+        if pooled.is_valid and _LEFT_OPEN[engine.dialect.driver](pooled.dbapi_connection):
+            pooled.rollback()
+    except engine.dialect.loaded_dbapi.Error as error:
+        pooled.invalidate(error)
+    finally:
+        pooled.close()
 
 
 class driver_errors:  # noqa: N801 - used as a statement

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.failures import is_schema_change
@@ -14,7 +15,7 @@ from azure_functions_db.core.transactions import ambient_connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sqlalchemy import Engine, Table
+    from sqlalchemy import Connection, Engine, Inspector, Table
 
 T = TypeVar("T")
 
@@ -118,7 +119,41 @@ def _reflected(engine: Engine, name: str, schema: str | None) -> Table:
     # Inside a shared transaction a second connection might not be there to be had.
     described_by = ambient_connection(engine) or engine
     try:
-        return Table(name, MetaData(), schema=schema, autoload_with=described_by, resolve_fks=False)
+        table = Table(
+            name,
+            MetaData(),
+            schema=schema,
+            autoload_with=described_by,
+            resolve_fks=False,
+            listeners=[("column_reflect", _unescape_name)],
+        )
     except NoSuchTableError:
         full = f"{schema}.{name}" if schema else name
         raise ConfigurationError(f"There is no table {full!r} in the database", table=full) from None
+    if getattr(engine.dialect, "is_mariadb", False):
+        _recognise_json(table, described_by)
+    return table
+
+
+def _unescape_name(inspector: Inspector, _table: Table, column: dict[str, Any]) -> None:
+    # SQLAlchemy takes names out of MySQL's DDL as they are written there.
+    if inspector.dialect.name in {"mysql", "mariadb"}:
+        column["name"] = column["name"].replace("``", "`")
+
+
+def _recognise_json(table: Table, described_by: Connection | Engine) -> None:
+    """MariaDB keeps JSON as a text with a check, and describes it as such."""
+    from sqlalchemy import JSON, Engine, String, text
+
+    texts = [column for column in table.columns if getattr(column.type, "collation", None) == "utf8mb4_bin"]
+    if not any(isinstance(column.type, String) for column in texts):
+        return
+    checks = text(
+        "SELECT check_clause FROM information_schema.check_constraints "
+        "WHERE constraint_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+    )
+    with described_by.connect() if isinstance(described_by, Engine) else nullcontext(described_by) as connection:
+        clauses = set(connection.execute(checks, {"schema": table.schema, "name": table.name}).scalars())
+    for column in texts:
+        if f"json_valid(`{column.name}`)" in clauses:
+            column.type = JSON()
