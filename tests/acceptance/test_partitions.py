@@ -102,7 +102,7 @@ def test_every_change_is_handled_once_by_whoever_is_alive(
 
     def tick_until(condition: Callable[[], bool]) -> None:
         """Do what the timer does whenever the queue is empty: a tick that found nothing yet is followed by another."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 90
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
             if queue.get_queue_properties().approximate_message_count == 0:
@@ -120,7 +120,8 @@ def test_every_change_is_handled_once_by_whoever_is_alive(
     with ExitStack() as running:
         apps = [running.enter_context(FunctionApp(EXAMPLES / "partitions", settings)) for _ in range(4)]
         instances = [Instance(app, queue) for app in apps]
-        running.callback(lambda: [instance.stop() for instance in instances])
+        for instance in instances:
+            running.callback(instance.stop)
 
         with locked(shipping, "parcels"):
             tick_until(lambda: waiting_writers() == 4)
