@@ -73,21 +73,15 @@ def test_the_quickstart_runs_as_printed(folder: Path) -> None:
             assert running.wait(timeout=60) == 0
 
 
-def test_the_code_runs_in_the_real_runtime(folder: Path, sqlite_database: str, azurite: str, sql: Sql) -> None:
+def test_the_code_runs_in_the_real_runtime(folder: Path, sqlite_database: str, site: dict[str, str], sql: Sql) -> None:
     code = "\n\n".join(code for code in PYTHON if not code.startswith("# shop.py"))
     (folder / "function_app.py").write_text(code)
     crm = f"sqlite:///{folder / 'crm.db'}"
     for url in (sqlite_database, crm):
         sql(url, "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, version INTEGER)")
-    settings = {
-        "SHOP_DB": sqlite_database,
-        "CRM_DB": crm,
-        "AzureWebJobsStorage": azurite,
-        "WEBSITE_SITE_NAME": folder.name,
-    }
     subprocess.run([sys.executable, "shop.py"], cwd=folder, check=True)
     rows = [{"id": 1, "name": "Ada", "version": 1}, {"id": 2, "name": "A. Lovelace", "version": 2}]
-    with FunctionApp(folder, settings) as app:
+    with FunctionApp(folder, {"SHOP_DB": sqlite_database, "CRM_DB": crm, **site}) as app:
         assert app.invoke("changed_orders", timer=timer()).ok
         assert app.invoke("put_customers", req=http("PUT", body=rows)).status == 204
         assert app.invoke("get_customer", req=http(route={"id": "1"})).json == rows[0]
