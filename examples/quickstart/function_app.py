@@ -21,4 +21,4 @@ orders = SqlAlchemySource(
 @db.trigger(arg_name="events", source=orders, checkpoint_store=FileStateStore("state"))
 def changed_orders(timer: func.TimerRequest, events: list[RowChange]) -> None:
     for event in events:
-        print(f"order {event.pk['id']}: {event.after}")
+        print("changed:", event.after)

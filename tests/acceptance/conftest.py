@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ def sql() -> Sql:
             engine.dispose()
 
     return run
+
+
+@pytest.fixture
+def site(azurite: str) -> dict[str, str]:
+    """The settings of an app of its own: storage, and a name under which nobody else keeps state."""
+    return {"AzureWebJobsStorage": azurite, "WEBSITE_SITE_NAME": f"site-{secrets.token_hex(8)}"}
 
 
 @pytest.fixture

@@ -101,13 +101,12 @@ class FunctionApp:
         """Invoke a function and wait for its end."""
         return self.start(function, **inputs).result(timeout=60)
 
-    def start(
-        self, function: str, metadata: Mapping[str, str] | None = None, **inputs: tuple[str, Any]
-    ) -> Future[Invocation]:
+    def start(self, function: str, **inputs: tuple[str, Any]) -> Future[Invocation]:
         """Invoke a function without waiting."""
         number = f"invocation-{next(self._numbers)}"
-        waiting = self._waiting[number] = Future()
-        request = {"id": number, "function": function, "inputs": inputs, "metadata": metadata or {}}
+        waiting: Future[Invocation] = Future()
+        self._waiting[number] = waiting
+        request = {"id": number, "function": function, "inputs": inputs}
         assert self._process.stdin is not None
         with self._lock:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -117,7 +116,7 @@ class FunctionApp:
     def _introduction(self) -> dict[str, list[dict[str, Any]]]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        told = json.loads(line) if line else {"failure": "the worker ended without a word"}
+        told: dict[str, Any] = json.loads(line) if line else {"failure": "the worker ended without a word"}
         if "failure" in told:
             self._process.wait()
             self._close()

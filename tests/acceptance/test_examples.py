@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,13 +41,13 @@ def test_http_api(postgres_database: str, sql: Sql, with_schema: Schema) -> None
 
 
 def test_postgres_to_mariadb(
-    postgres_database: str, mariadb_database: str, azurite: str, sql: Sql, with_schema: Schema
+    postgres_database: str, mariadb_database: str, site: dict[str, str], sql: Sql, with_schema: Schema
 ) -> None:
     source = with_schema(postgres_database, "postgres_to_mariadb")
     sql(mariadb_database, "CREATE TABLE products (id INT PRIMARY KEY, name VARCHAR(50), price DECIMAL(10, 2))")
     sql(source, "INSERT INTO products (id, name, price) SELECT n, 'p' || n, n FROM generate_series(1, 2500) AS n")
-    settings = {"WAREHOUSE_DB": source, "CATALOGUE_DB": mariadb_database, "AzureWebJobsStorage": azurite}
-    with FunctionApp(EXAMPLES / "postgres_to_mariadb", settings | {"WEBSITE_SITE_NAME": source[-12:]}) as app:
+    settings = {"WAREHOUSE_DB": source, "CATALOGUE_DB": mariadb_database}
+    with FunctionApp(EXAMPLES / "postgres_to_mariadb", settings | site) as app:
         first = app.invoke("sync_products", timer=timer())
         assert first.ok, first.traceback
         assert sql(mariadb_database, "SELECT count(*), max(price) FROM products") == [(2500, 2500)]
@@ -52,11 +56,10 @@ def test_postgres_to_mariadb(
     assert sql(mariadb_database, "SELECT count(*) FROM products WHERE price = 0") == [(3,)]
 
 
-def test_async_handlers(postgres_database: str, azurite: str, sql: Sql, with_schema: Schema) -> None:
+def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
     url = with_schema(postgres_database, "async_handlers")
     sql(url, "INSERT INTO accounts VALUES ('ada', 100)")
-    settings = {"SHOP_DB": url, "AzureWebJobsStorage": azurite, "WEBSITE_SITE_NAME": url[-12:]}
-    with FunctionApp(EXAMPLES / "async_handlers", settings) as app:
+    with FunctionApp(EXAMPLES / "async_handlers", {"SHOP_DB": url, **site}) as app:
         assert app.invoke("add_payment", req=http("POST", body={"id": 1, "amount": 5})).ok
         assert app.invoke("get_payment", req=http(route={"id": "1"})).json == {"id": 1, "amount": 5}
         assert "NotFoundError" in (app.invoke("get_payment", req=http(route={"id": "2"})).error or "")
@@ -77,3 +80,33 @@ def test_transactional(postgres_database: str, sql: Sql, with_schema: Schema) ->
         sql(url, "INSERT INTO sales VALUES (101, 101)")
         assert app.invoke("book_sales", timer=timer()).ok
     assert sql(url, "SELECT count(*), count(DISTINCT sale_id), sum(amount) FROM ledger") == [(101, 101, 5151)]
+
+
+def test_quarantine(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "quarantine")
+    sql(url, "INSERT INTO orders SELECT n, CASE WHEN n = 13 THEN NULL ELSE n END FROM generate_series(1, 40) AS n")
+    with FunctionApp(EXAMPLES / "quarantine", {"SHOP_DB": url, **site}) as app:
+        first = app.invoke("write_invoices", timer=timer())
+        assert "HandlerError" in (first.error or "")
+        assert "TypeError" in (first.traceback or ""), "the cause reaches the host"
+        second = app.invoke("write_invoices", timer=timer())
+        assert second.ok, second.traceback
+        assert sql(url, "SELECT count(*) FROM invoices") == [(39,)]
+        [(event_id,)] = sql(url, "SELECT event_id FROM azfdb_quarantine")
+        assert app.invoke("replay", req=http("POST", body={})).json == {"replayed": 0}
+        assert app.invoke("replay", req=http("POST", body={event_id: {"amount": 100}})).json == {"replayed": 1}
+    assert sql(url, "SELECT total FROM invoices WHERE order_id = 13") == [(125,)]
+    assert sql(url, "SELECT count(*) FROM azfdb_quarantine") == [(0,)]
+
+
+def test_quickstart(tmp_path: Path, sql: Sql) -> None:
+    app = shutil.copytree(EXAMPLES / "quickstart", tmp_path / "quickstart")
+    command = [str(Path(sys.prefix) / "bin" / "azfdb"), "run", str(app), "--once", "changed_orders"]
+    for printed in (
+        ["changed: {'id': 1, 'status': 'new', 'version': 1}"],
+        ["changed: {'id': 1, 'status': 'paid'", "changed: {'id': 2"],
+    ):
+        subprocess.run([sys.executable, str(app / "shop.py")], check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        lines = done.stdout.splitlines()
+        assert [line[: len(start)] for line, start in zip(lines, printed, strict=True)] == printed

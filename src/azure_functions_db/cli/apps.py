@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ def _imported(script: Path) -> Any:
 def _functions(module: Any) -> Iterator[AppFunction]:
     from azure.functions import FunctionRegister
 
+    # The SDK warns of HTTP settings in an app without HTTP functions; here nobody asked.
+    logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Auth level is not applied"))
     registers = [value for value in vars(module).values() if isinstance(value, FunctionRegister)]
     if not registers:
         raise ConfigurationError(f"{module.__name__}.py defines no function app, such as app = func.FunctionApp()")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError:
+    sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
 from azure_functions_db.cli.exits import exit_of
 from azure_functions_db.cli.output import complain

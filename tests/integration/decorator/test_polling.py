@@ -105,7 +105,7 @@ def test_a_failing_handler_fails_the_function_and_its_batch_comes_again(orders: 
     assert calls == [ROWS, ROWS]
 
 
-def partitioned(orders: SqlAlchemySource, store: Any, seen: list[tuple[str, int]], **options: Any) -> Any:
+def partitioned(orders: SqlAlchemySource, store: Any, seen: list[tuple[str, Any]], **options: Any) -> Any:
     @db.trigger(arg_name="events", source=orders, checkpoint_store=store, name="orders", **options)
     def changed(timer: Any, events: list[RowChange], context: PollContext) -> None:
         seen.extend((context.poller_name, event.pk["id"]) for event in events)
@@ -114,14 +114,14 @@ def partitioned(orders: SqlAlchemySource, store: Any, seen: list[tuple[str, int]
 
 
 def test_partitions_share_the_rows_without_overlap(orders: SqlAlchemySource) -> None:
-    seen: list[tuple[str, int]] = []
+    seen: list[tuple[str, Any]] = []
     partitioned(orders, MemoryStateStore(), seen, partitions=4)(timer="tick")
     assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
     assert len({poller for poller, _ in seen}) == 4
 
 
 def test_partitions_of_an_async_handler_share_the_rows_too(orders: SqlAlchemySource) -> None:
-    seen: list[int] = []
+    seen: list[Any] = []
 
     @db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), partitions=3)
     async def changed(timer: Any, events: list[RowChange]) -> None:
@@ -132,7 +132,7 @@ def test_partitions_of_an_async_handler_share_the_rows_too(orders: SqlAlchemySou
 
 
 def test_a_call_can_be_for_one_partition(orders: SqlAlchemySource) -> None:
-    seen: list[tuple[str, int]] = []
+    seen: list[tuple[str, Any]] = []
     store = MemoryStateStore()
     poll = partitioned(orders, store, seen, partitions=4, partition=lambda timer: timer)
     poll(timer=2)
@@ -168,7 +168,7 @@ def test_one_failing_partition_fails_the_call_and_keeps_no_other_from_its_work(o
 def test_partitions_of_a_dead_instance_are_taken_over_one_per_tick(orders: SqlAlchemySource) -> None:
     clock = FakeClock()
     dead = MemoryStateStore(clock=clock)
-    seen: list[tuple[str, int]] = []
+    seen: list[tuple[str, Any]] = []
     polled = partitioned(orders, MemoryStateStore(shared_with=dead, clock=clock), seen, partitions=4)
     for index in (1, 2, 3):
         dead.acquire_lease(f"orders-{index}-of-4", 60)

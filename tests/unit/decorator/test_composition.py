@@ -215,7 +215,7 @@ def test_metadata_tells_what_is_bound_without_credentials() -> None:
             {"type": "inject_reader", "arg_name": "user", "url": "%SHOP_DB%", "table": "users", "schema": "crm"}
         ],
     }
-    assert bound._azure_functions_metadata["other"] == {"kept": True}
+    assert bound._azure_functions_metadata["other"] == {"kept": True}  # type: ignore[attr-defined]
     assert "db" not in handler._azure_functions_metadata  # type: ignore[attr-defined]
 
 

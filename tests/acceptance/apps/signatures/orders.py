@@ -8,7 +8,7 @@ import azure.functions as func
 
 from azure_functions_db import DbBindings
 
-bp = func.Blueprint()
+bp = func.Blueprint()  # type: ignore[no-untyped-call]
 db = DbBindings()
 
 
