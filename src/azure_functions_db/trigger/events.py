@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import CursorPart, SourceDescriptor
 
+Seed = Any
+"""The state of a hash to which an event adds what is its own (hashlib names no type for it)."""
+
 Operation = Literal["insert", "update", "upsert", "delete", "unknown"]
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
@@ -33,7 +36,7 @@ class OpenRowChange:
 
     def __init__(
         self,
-        event_id: str | None,
+        event_id: str | Seed,
         op: Operation,
         source: SourceDescriptor,
         cursor: CursorPart,
@@ -74,7 +77,7 @@ class RowChange(OpenRowChange):
         after: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        made: Any = OpenRowChange(event_id, op, source, cursor, pk, before, after, metadata or {})
+        made: Any = OpenRowChange(event_id or seed_of(source), op, source, cursor, pk, before, after, metadata or {})
         made.__class__ = cls
         return made  # type: ignore[no-any-return]
 
@@ -83,16 +86,26 @@ class RowChange(OpenRowChange):
 
     @property
     def event_id(self) -> str:
-        """The stable id of this change."""
+        """The stable id of this change; made when it is first asked for."""
         known = self._event_id
-        if known is None:
-            known = _stable_id(self)
-            _remember_id(self, known)
-        return known
+        if known.__class__ is str:
+            return known  # type: ignore[no-any-return]
+        # Written out in one piece: this is read for every event, and calls are what costs.
+        cursor: Any = self.cursor
+        if cursor.__class__ is dt.datetime:
+            cursor = (cursor - (_EPOCH if cursor.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
+        text = f"{self.op}\x1f{cursor!r}"
+        for value in self.pk.values():
+            text += f"\x1f{_zoneless(value) if value.__class__ is dt.datetime else value!r}"
+        digest = known.copy()
+        digest.update(text.encode())
+        known = digest.hexdigest()
+        _remember_id(self, known)
+        return known  # type: ignore[no-any-return]
 
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
-        return RowChange(self._event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
+        return RowChange(self.event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
 
     def to_json(self) -> dict[str, Any]:
         """Return the change as JSON can hold it; ``schemas/row_change.json`` describes the form."""
@@ -145,16 +158,11 @@ def _values(change: RowChange) -> tuple[Any, ...]:
     return tuple(getattr(change, name) for name in _FIELDS)
 
 
-def _stable_id(change: RowChange) -> str:
-    source = change.source
-    text = f"{source.name}\x1f{source.fingerprint}\x1f{change.op}\x1f{_text(change.cursor)}"
-    for value in change.pk.values():
-        text += f"\x1f{_text(value)}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def seed_of(source: SourceDescriptor) -> Seed:
+    """Return the beginning of every event id of this source."""
+    return hashlib.sha256(f"{source.name}\x1f{source.fingerprint}\x1f".encode())
 
 
-def _text(value: Any) -> str:
-    """Return a text that is one for one with the value and does not depend on a session's time zone."""
-    if value.__class__ is dt.datetime:
-        return f"@{(value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND}"
-    return repr(value)
+def _zoneless(moment: Any) -> int:
+    """Return a time as a number that does not depend on the session's time zone."""
+    return int((moment - (_EPOCH if moment.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND)
