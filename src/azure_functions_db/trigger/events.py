@@ -88,8 +88,8 @@ class RowChange(OpenRowChange):
     def event_id(self) -> str:
         """The stable id of this change; made when it is first asked for."""
         known = self._event_id
-        if known.__class__ is str:
-            return known  # type: ignore[no-any-return]
+        if isinstance(known, str):
+            return known
         # Written out in one piece: this is read for every event, and calls are what costs.
         cursor: Any = self.cursor
         if cursor.__class__ is dt.datetime:
@@ -99,9 +99,9 @@ class RowChange(OpenRowChange):
             text += f"\x1f{_zoneless(value) if value.__class__ is dt.datetime else value!r}"
         digest = known.copy()
         digest.update(text.encode())
-        known = digest.hexdigest()
-        _remember_id(self, known)
-        return known  # type: ignore[no-any-return]
+        made: str = digest.hexdigest()
+        _remember_id(self, made)
+        return made
 
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
