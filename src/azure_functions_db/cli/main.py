@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from azure_functions_db.cli.demo import demo
 from azure_functions_db.cli.exits import exit_of
 from azure_functions_db.cli.output import complain
 from azure_functions_db.cli.run import run
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
 )
+app.command()(demo)
 app.command()(run)
 
 
