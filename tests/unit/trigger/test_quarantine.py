@@ -189,7 +189,10 @@ def test_the_handler_is_given_models(store: Any) -> None:
 def test_a_row_that_fits_no_model_is_an_error_and_with_a_sink_a_failed_row(store: Any, sink: Sink) -> None:
     source, handler = ListSource(5), Collected()
     source.rows[3]["amount"] = -1
-    fails(poller(source, store, model=Order), handler, error=SerializationError)
+    with pytest.raises(SerializationError, match="amount") as caught:
+        run(poller(source, store, model=Order), handler)
+    assert "-1" not in str(caught.value), "values of rows do not belong into messages"
+    assert caught.value.batch_id is not None
     assert handler.batches == []
     trigger = poller(source, store, model=Order, quarantine=sink, max_attempts=2)
     fails(trigger, handler, error=SerializationError)
