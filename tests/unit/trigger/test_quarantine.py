@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import pytest
 
-from azure_functions_db.core.errors import CommitError, HandlerError, RowsFailed, SerializationError
+from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
@@ -152,6 +152,22 @@ def test_a_sink_that_fails_keeps_the_checkpoint_where_it_is(store: Any, sink: Si
     trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1)
     fails(trigger, Choosy(3), error=CommitError)
     assert "cursor" not in store.load_checkpoint("orders")
+
+
+def test_a_lease_that_ran_out_before_the_commit_commits_nothing(store: Any) -> None:
+    clock = [0.0]
+
+    class Slow(Sink):
+        def put(self, rows: Sequence[QuarantinedRow]) -> None:
+            clock[0] += 0 if self.rows else 1000
+            super().put(rows)
+
+    sink = Slow(store)
+    trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1, monotonic=lambda: clock[0])
+    fails(trigger, Choosy(3), error=LostLeaseError)
+    assert "cursor" not in store.load_checkpoint("orders")
+    assert run(trigger, Choosy(3)) == 4
+    assert len(sink.rows) == 1, "the same row put aside twice is kept once"
 
 
 def test_a_handler_names_its_culprits(store: Any, sink: Sink) -> None:
