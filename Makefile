@@ -19,7 +19,7 @@ help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
-	@$(BIN)/python $(if $(wildcard src/azure_functions_db/demo.py),-m azure_functions_db.demo,examples/demo.py)
+	@$(BIN)/azfdb demo
 
 test: $(READY) ## Run every test against private PostgreSQL, MariaDB and Azurite instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -9,6 +9,7 @@ try:
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
+from azure_functions_db.cli.demo import demo
 from azure_functions_db.cli.exits import exit_of
 from azure_functions_db.cli.output import complain
 from azure_functions_db.cli.run import run
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
 )
+app.command()(demo)
 app.command()(run)
 
 

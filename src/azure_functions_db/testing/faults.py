@@ -72,10 +72,10 @@ class FaultyBackend:
             return work()
         match planned.popleft():
             case Fault.UNREACHABLE:
-                raise StateStoreError(f"{operation}: the storage cannot be reached")
+                raise StateStoreError(f"{operation}: the storage cannot be reached", unreachable=True)
             case Fault.LOST_REPLY:
                 work()
-                raise StateStoreError(f"{operation}: the storage did not answer")
+                raise StateStoreError(f"{operation}: the storage did not answer", unreachable=True)
             case Fault.REFUSED_RETRY:
                 work()
                 return None

@@ -126,6 +126,9 @@ class LookingClaim(PlainClaim):
         self._fingerprint = fingerprint
         self._may_steal = may_steal
         self._transactional = transactional
+        self._joined: Callable[[], AbstractContextManager[object]] = nullcontext
+        if transactional and isinstance(store, TransactionalStateStore):
+            self._joined = store.transaction
 
     def approach(self) -> None:
         self._glance = self._store.look(self._poller, self._fingerprint)
@@ -155,11 +158,7 @@ class LookingClaim(PlainClaim):
             raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=rival.owner_id)
 
     def transaction(self) -> AbstractContextManager[object]:
-        match self._store:
-            case TransactionalStateStore() as store if self._transactional:
-                return store.transaction()
-            case _:
-                return nullcontext()
+        return self._joined()
 
 
 def _held(lease_id: str | None) -> str:

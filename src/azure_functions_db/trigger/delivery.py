@@ -19,7 +19,7 @@ from azure_functions_db.core.signals import HandlerRetried, RowQuarantined, Stag
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.trigger.batch import with_failed_attempts
 from azure_functions_db.trigger.context import PollContext
-from azure_functions_db.trigger.mapping import mapped
+from azure_functions_db.trigger.mapping import mapped, misfit_text
 from azure_functions_db.trigger.poison import Search
 
 if TYPE_CHECKING:
@@ -162,11 +162,7 @@ class Delivery:
     def _call(self, events: Sequence[RowChange], *, isolating: bool = False) -> None:
         """Hand events to the handler; while isolating, rows that fit no model fail on their own."""
         batch = self._batch
-        fitting, misfits = mapped(events, self._settings.model)
-        if misfits and not isolating:
-            batch.attempts += 1
-            first = next(iter(misfits.values()))
-            raise SerializationError(f"{len(misfits)} row(s) do not fit the model: {masked(str(first))}") from first
+        fitting, misfits = self._mapped(events, isolating=isolating)
         try:
             with self._tick.stage(Stage.HANDLER, batch.id, batch.handling), self._tick.interruption.guard():
                 if fitting:
@@ -176,6 +172,17 @@ class Delivery:
         except HandlerError:
             batch.attempts += not isolating
             raise
+
+    def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, ValueError]]:
+        if self._settings.model is None:
+            return list(events), {}
+        with self._tick.stage(Stage.NORMALIZE, self._batch.id):
+            fitting, misfits = mapped(events, self._settings.model)
+            if misfits and not isolating:
+                self._batch.attempts += 1
+                first = misfit_text(next(iter(misfits.values())))
+                raise SerializationError(f"{len(misfits)} row(s) do not fit the model: {first}")
+        return fitting, misfits
 
     def _context(self, events: Sequence[RowChange]) -> PollContext:
         tick, batch = self._tick, self._batch

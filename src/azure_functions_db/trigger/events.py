@@ -14,42 +14,38 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import CursorPart, SourceDescriptor
 
+Seed = Any
+"""The state of a hash to which an event adds what is its own (hashlib names no type for it)."""
+
 Operation = Literal["insert", "update", "upsert", "delete", "unknown"]
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
+_SEPARATOR: Final = "\x1f"
+_PLAIN: Final = frozenset({int, str})
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - naive stands against naive
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class OpenRowChange:
-    """The fields of a `RowChange` while it is being made.
+    """A `RowChange` while its fields are being set.
 
     A frozen dataclass pays for each field twice over. Here the fields are set on this open form,
     whose class is then changed to the sealed one: events are made by the thousand.
     """
 
-    __slots__ = ("_event_id", "after", "before", "cursor", "metadata", "op", "pk", "source")
+    __slots__ = ("_identity", "_key", "after", "before", "cursor", "metadata", "op", "source")
 
-    def __init__(
-        self,
-        event_id: str | None,
-        op: Operation,
-        source: SourceDescriptor,
-        cursor: CursorPart,
-        pk: Mapping[str, CursorPart],
-        before: Mapping[str, Any] | None,
-        after: Mapping[str, Any] | None,
-        metadata: Mapping[str, Any],
-    ) -> None:
-        self._event_id = event_id
-        self.op: Operation = op
-        self.source = source
-        self.cursor = cursor
-        self.pk = pk
-        self.before = before
-        self.after = after
-        self.metadata = metadata
+    _identity: str | Seed
+    """The event's id, or what it is to be made from when somebody asks for it."""
+    _key: str | Mapping[str, CursorPart]
+    """The key, or the name of the column of ``after`` that is the key."""
+    op: Operation
+    source: SourceDescriptor
+    cursor: CursorPart
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    metadata: Mapping[str, Any]
 
 
 class RowChange(OpenRowChange):
@@ -74,7 +70,10 @@ class RowChange(OpenRowChange):
         after: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        made: Any = OpenRowChange(event_id, op, source, cursor, pk, before, after, metadata or {})
+        made: Any = OpenRowChange()
+        made._identity, made._key = event_id or seed_of(source), pk  # noqa: SLF001 - made here
+        made.op, made.source, made.cursor = op, source, cursor
+        made.before, made.after, made.metadata = before, after, metadata or {}
         made.__class__ = cls
         return made  # type: ignore[no-any-return]
 
@@ -82,17 +81,33 @@ class RowChange(OpenRowChange):
         """Keep the fields that `__new__` has set."""
 
     @property
+    def pk(self) -> Mapping[str, CursorPart]:
+        """The key of the row: column name to value."""
+        key = self._key
+        return {key: self.after[key]} if isinstance(key, str) else key  # type: ignore[index]
+
+    @property
     def event_id(self) -> str:
-        """The stable id of this change."""
-        known = self._event_id
-        if known is None:
-            known = _stable_id(self)
-            _remember_id(self, known)
-        return known
+        """The stable id of this change; made when it is first asked for."""
+        known = self._identity
+        if isinstance(known, str):
+            return known
+        cursor: Any = self.cursor
+        key = self._key
+        # What nearly all keys are is written out here: this runs for every event, and calls cost.
+        value: Any = self.after[key] if isinstance(key, str) else key  # type: ignore[index]
+        keys = repr(value) if value.__class__ in _PLAIN else _SEPARATOR.join(map(_text, self.pk.values()))
+        if cursor.__class__ is dt.datetime:
+            cursor = (cursor - (_EPOCH if cursor.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
+        digest = known.copy()
+        digest.update(f"{self.op}\x1f{cursor!r}\x1f{keys}".encode())
+        made: str = digest.hexdigest()
+        _remember_id(self, made)
+        return made
 
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
-        return RowChange(self._event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
+        return RowChange(self.event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
 
     def to_json(self) -> dict[str, Any]:
         """Return the change as JSON can hold it; ``schemas/row_change.json`` describes the form."""
@@ -138,23 +153,20 @@ class RowChange(OpenRowChange):
 
 
 # Past the seal, once.
-_remember_id: Callable[[RowChange, str], None] = vars(OpenRowChange)["_event_id"].__set__
+_remember_id: Callable[[RowChange, str], None] = vars(OpenRowChange)["_identity"].__set__
 
 
 def _values(change: RowChange) -> tuple[Any, ...]:
     return tuple(getattr(change, name) for name in _FIELDS)
 
 
-def _stable_id(change: RowChange) -> str:
-    source = change.source
-    text = f"{source.name}\x1f{source.fingerprint}\x1f{change.op}\x1f{_text(change.cursor)}"
-    for value in change.pk.values():
-        text += f"\x1f{_text(value)}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def seed_of(source: SourceDescriptor) -> Seed:
+    """Return the beginning of every event id of this source."""
+    return hashlib.sha256(f"{source.name}\x1f{source.fingerprint}\x1f".encode())
 
 
 def _text(value: Any) -> str:
     """Return a text that is one for one with the value and does not depend on a session's time zone."""
     if value.__class__ is dt.datetime:
-        return f"@{(value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND}"
+        return repr((value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND)
     return repr(value)

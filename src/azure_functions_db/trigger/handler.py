@@ -27,6 +27,8 @@ class Handler:
     def __init__(self, function: Callable[..., Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
         if not callable(function):
             raise ConfigurationError(f"The handler must be callable, not a {type(function).__name__}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError("The handler is a generator: nothing in it would run")
         self._function = function
         self._loop = loop
         self._is_async = is_async(function)

@@ -51,9 +51,13 @@ class Heartbeat:
         """Keep renewals off while the holder itself writes; waits for one that is under way."""
         return self._turn
 
-    def stop(self) -> None:
-        """Renew no more; waits for a renewal that is under way."""
+    def end(self) -> None:
+        """Renew no more."""
         self._stopped.set()
+
+    def stop(self) -> None:
+        """Renew no more, and wait for a renewal that is under way."""
+        self.end()
         with self._turn:
             pass
 
@@ -78,8 +82,8 @@ class Heartbeat:
             self.beat()
 
     def _pause(self) -> float:
-        wanted = self._retry_interval if self._failing else self._interval
-        return min(wanted, self._tenure.remaining())
+        wanted = self._retry_interval if self._failing else self._interval - self._tenure.age()
+        return max(0.0, min(wanted, self._tenure.remaining()))
 
     def _fail(self, error: Exception) -> None:
         self._failing = True

@@ -64,6 +64,9 @@ class Lease:
         with self._heartbeat.quiet():
             self._interruption.check()
             self.claim.commit(checkpoint, last=last)
+            if last:
+                # What has been given back must not be renewed.
+                self._heartbeat.end()
 
     def stop(self) -> None:
         """Renew no more."""

@@ -18,15 +18,22 @@ class Model(Protocol):
         """Return an instance made of the row; `ValueError` when the row does not fit."""
 
 
-def mapped(events: Sequence[RowChange], model: type[Model] | None) -> tuple[list[Any], dict[str, ValueError]]:
+def mapped(events: Sequence[RowChange], model: type[Model]) -> tuple[list[Any], dict[str, ValueError]]:
     """Return what the handler is given, and the errors of the rows that do not fit by event id."""
-    if model is None:
-        return list(events), {}
     fitting: list[Any] = []
     misfits: dict[str, ValueError] = {}
     for event in events:
         try:
-            fitting.append(model.model_validate(event.after))
+            fitting.append(model.model_validate(event.after if event.after is not None else event.before))
         except ValueError as misfit:
             misfits[event.event_id] = misfit
     return fitting, misfits
+
+
+def misfit_text(misfit: ValueError) -> str:
+    """Return what is wrong with a row; its values do not belong into logs."""
+    errors = getattr(misfit, "errors", None)
+    if errors is None:
+        return str(misfit)
+    told = errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in told)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.bridge import in_thread
+from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.ports import ChangeSource, LookingStateStore, QuarantineSink, SourceAdapter, StateStore
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.interruption import TickCancelled
@@ -41,8 +42,8 @@ class PollRunner:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             tick.cancel()
-            await asyncio.wait([work])
-            _ = work.cancelled() or work.exception()
+            with suppress(Exception):  # the cancellation is what counts now
+                await finished(work)
             raise
 
 

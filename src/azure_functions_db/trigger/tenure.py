@@ -23,13 +23,13 @@ class Tenure:
     def __init__(self, ttl_seconds: float, began: float, clock: Callable[[], float]) -> None:
         self._length = ttl_seconds - margin_of(ttl_seconds)
         self._clock = clock
-        self._ends = began + self._length
+        self._began = began
         self._lost = threading.Event()
         self._listeners: list[Callable[[], None]] = []
 
     def extend(self, began: float) -> None:
         """Count the ttl anew from the moment at which a renewal was sent."""
-        self._ends = began + self._length
+        self._began = began
 
     def lose(self) -> None:
         """Take note that the lease is gone."""
@@ -44,13 +44,17 @@ class Tenure:
         if self._lost.is_set():
             listener()
 
+    def age(self) -> float:
+        """Return the seconds since the lease was last asked for."""
+        return self._clock() - self._began
+
     def remaining(self) -> float:
         """Return the seconds that are left unless the lease is renewed."""
-        return max(0.0, self._ends - self._clock())
+        return max(0.0, self._length - self.age())
 
     def is_set(self) -> bool:
         """Tell whether the lease is lost by now."""
-        if not self._lost.is_set() and self._clock() >= self._ends:
+        if not self._lost.is_set() and self.age() >= self._length:
             self.lose()
         return self._lost.is_set()
 

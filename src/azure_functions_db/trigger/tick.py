@@ -88,8 +88,8 @@ class Tick:
 
     def _fetch(self, position: Checkpoint) -> Batch | None:
         """Return the next batch, None when nothing has changed."""
-        began = self.settings.monotonic()
-        timing = Timing()
+        self.interruption.check()
+        began, timing = self.settings.monotonic(), Timing()
         result = self._read(position, timing)
         if result.horizon is not None:
             self.say(LateCommitAwaited, horizon=result.horizon)
@@ -101,6 +101,7 @@ class Tick:
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
+        self.interruption.check()
         if self.lease.is_held:
             return True
         with self.stage(Stage.ACQUIRE):

@@ -134,6 +134,39 @@ def test_a_cancelled_tick_cancels_its_handler_commits_nothing_and_frees_the_leas
     asyncio.run(main())
 
 
+def test_a_tick_that_is_cancelled_twice_still_frees_its_lease_first() -> None:
+    async def main() -> None:
+        store, started, go_on = PlainStore(), asyncio.Event(), asyncio.Event()
+
+        async def handler(_events: list[RowChange]) -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await go_on.wait()
+
+        tick = asyncio.create_task(poller(ListSource(3), store).run_async(timer=None, handler=handler))
+        await started.wait()
+        for _ in range(2):
+            tick.cancel()
+            await asyncio.sleep(0.01)
+        assert not tick.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await tick
+        assert store.calls == ["acquire", "load", "release"]
+
+    asyncio.run(main())
+
+
+def test_a_generator_would_do_nothing_and_is_refused() -> None:
+    def handler(events: list[RowChange]) -> Any:
+        yield events
+
+    with pytest.raises(ConfigurationError, match="generator"):
+        run(poller(ListSource(3)), handler)
+
+
 def test_a_handler_that_ignores_its_cancellation_is_not_committed_either() -> None:
     async def main() -> None:
         store, started = PlainStore(), asyncio.Event()

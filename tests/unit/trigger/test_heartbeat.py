@@ -9,10 +9,11 @@ import pytest
 
 from azure_functions_db.core.errors import HandlerError, LostLeaseError
 from azure_functions_db.core.signals import LeaseRenewFailed
+from azure_functions_db.core.types import FetchResult
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.heartbeat import Heartbeat
 from azure_functions_db.trigger.tenure import Tenure, margin_of
-from tests.unit.trigger.poller import Collected, ListSource, Recorder, poller, run
+from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,3 +236,44 @@ def test_no_heartbeat_outlives_its_tick() -> None:
     for thread in beating:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_a_lease_that_was_given_back_is_not_renewed() -> None:
+    recorder = Recorder()
+
+    class Acknowledging(ListSource):
+        """Takes its time after the last commit."""
+
+        def fetch_changes(self, checkpoint: Any, limit: int) -> FetchResult:
+            records = self.fetch(None, limit)
+            return FetchResult(records, {"cursor": "end"}, more=False)
+
+        def acknowledge(self, checkpoint: Any) -> None:
+            time.sleep(2 * TTL / 3)
+
+        def validate(self) -> None: ...
+
+        def open(self) -> None: ...
+
+        def close(self) -> None: ...
+
+        def capability(self) -> Any: ...
+
+    store = Watched()
+    assert run(poller(Acknowledging(3), store, lease_ttl_seconds=TTL, observers=[recorder]), Collected()) == 3
+    assert store.renewals == []
+    assert recorder.of(LeaseRenewFailed) == []
+
+
+def test_a_lease_that_a_long_fetch_has_aged_is_renewed_in_time() -> None:
+    class Slow(ListSource):
+        def fetch(self, cursor: Any, batch_size: int) -> Any:
+            time.sleep(TTL * 0.6)
+            return super().fetch(cursor, batch_size)
+
+    store = PlainStore(Watched())
+
+    def handler(_events: list[RowChange], context: Any) -> None:
+        assert not context.lease_lost.wait(TTL)
+
+    assert run(poller(Slow(3), store, lease_ttl_seconds=TTL), handler) == 3

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import pytest
 
-from azure_functions_db.core.errors import CommitError, HandlerError, RowsFailed, SerializationError
+from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
@@ -154,6 +154,22 @@ def test_a_sink_that_fails_keeps_the_checkpoint_where_it_is(store: Any, sink: Si
     assert "cursor" not in store.load_checkpoint("orders")
 
 
+def test_a_lease_that_ran_out_before_the_commit_commits_nothing(store: Any) -> None:
+    clock = [0.0]
+
+    class Slow(Sink):
+        def put(self, rows: Sequence[QuarantinedRow]) -> None:
+            clock[0] += 0 if self.rows else 1000
+            super().put(rows)
+
+    sink = Slow(store)
+    trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1, monotonic=lambda: clock[0])
+    fails(trigger, Choosy(3), error=LostLeaseError)
+    assert "cursor" not in store.load_checkpoint("orders")
+    assert run(trigger, Choosy(3)) == 4
+    assert len(sink.rows) == 1, "the same row put aside twice is kept once"
+
+
 def test_a_handler_names_its_culprits(store: Any, sink: Sink) -> None:
     calls = []
 
@@ -189,7 +205,10 @@ def test_the_handler_is_given_models(store: Any) -> None:
 def test_a_row_that_fits_no_model_is_an_error_and_with_a_sink_a_failed_row(store: Any, sink: Sink) -> None:
     source, handler = ListSource(5), Collected()
     source.rows[3]["amount"] = -1
-    fails(poller(source, store, model=Order), handler, error=SerializationError)
+    with pytest.raises(SerializationError, match="amount") as caught:
+        run(poller(source, store, model=Order), handler)
+    assert "-1" not in str(caught.value), "values of rows do not belong into messages"
+    assert caught.value.batch_id is not None
     assert handler.batches == []
     trigger = poller(source, store, model=Order, quarantine=sink, max_attempts=2)
     fails(trigger, handler, error=SerializationError)

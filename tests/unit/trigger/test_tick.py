@@ -19,6 +19,7 @@ from azure_functions_db.core.errors import (
 from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, TickCompleted, TickResult
 from azure_functions_db.core.types import FetchResult, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
@@ -120,6 +121,16 @@ def test_storage_that_fails_is_no_skip(store: Any) -> None:
 
     with pytest.raises(LeaseAcquireError, match="down"):
         run(poller(ListSource(3), Down()), Collected())
+
+
+@pytest.mark.parametrize("operation", ["read", "create"])
+def test_unreachable_storage_is_told_as_such_by_the_librarys_own_stores(operation: Any) -> None:
+    store = FaultyStateStore()
+    store.faults.plan("read", *([Fault.UNREACHABLE] if operation == "read" else []))
+    store.faults.plan("create", Fault.UNREACHABLE)
+    trigger = poller(ListSource(3), store)
+    with pytest.raises(LeaseAcquireError, match="cannot be reached"):
+        run(trigger, Collected())
 
 
 def test_state_that_makes_no_sense_stops_the_tick() -> None:
