@@ -139,6 +139,7 @@ class MysqlWatch(DrainingWatch):
         with self._told_when_denied():
             listing = listings.younger_than(self._since, now, connection, self._clock)
             if listing is not None:
+                self._since = listing.taken_at + dt.timedelta(microseconds=1)  # the next one must be another
                 self._note(listing.running, here + (listing.taken_at - now).total_seconds())
 
     def _note(self, running: list[Transaction], at: float) -> None:
