@@ -40,7 +40,12 @@ class SqlAlchemyContract(SourceContract):
     @pytest.fixture
     def new_source(self, engine: Engine, url: str, provider: EngineProvider) -> NewSource:
         return lambda: SqlAlchemySource(
-            url=url, cursor_column="version", pk_columns=["id"], engine_provider=provider, **self.definition
+            url=url,
+            cursor_column="version",
+            pk_columns=["id"],
+            engine_provider=provider,
+            horizon_wait_seconds=20,  # other tests on the same server may be in the way for a moment
+            **self.definition,
         )
 
     @pytest.fixture

@@ -63,14 +63,15 @@ class Generations:
         """Whether no bound waits for anybody."""
         return not self._waiting
 
-    def see(self, bound: Any, *, at: float, ripe_at: float) -> None:
-        """Take note of a visible cursor value."""
+    def see(self, bound: Any, *, at: float, ripe_at: float) -> bool:
+        """Take note of a visible cursor value, and tell whether it is news."""
         latest = self._waiting[-1].bound if self._waiting else self.confirmed
         if bound is None or bound == latest:
-            return  # The older sighting of the same value has the shorter list.
+            return False  # The older sighting of the same value has the shorter list.
         self._waiting.append(_Generation(bound, at, ripe_at))
         if len(self._waiting) > _REMEMBERED:
             del self._waiting[-2]
+        return True
 
     def list_running(
         self,
@@ -79,7 +80,7 @@ class Generations:
         at: float,
         successors: Callable[[Transaction], Iterable[Transaction]],
     ) -> None:
-        """Take note of who is running; the list must be younger than every bound seen so far.
+        """Take note of who was running at some moment, which must be later than every bound seen so far.
 
         ``successors`` gives the present form of a transaction from an earlier list, or nothing if it has ended.
         """

@@ -111,18 +111,21 @@ class DrainingWatch(Watch):
         self.grade = "none" if self._settle is None else "settled"
         warn_of_late_commits(self._name, reason)
 
-    def _see(self, newest: Any, database_clock: Any) -> None:
+    def _see(self, newest: Any, database_clock: Any) -> bool:
         now = self._clock()
         ripe = self.ripening_seconds
         if ripe and _is_older(newest, database_clock, ripe):
             ripe = 0
-        self._generations.see(newest, at=now, ripe_at=now + ripe)
+        return self._generations.see(newest, at=now, ripe_at=now + ripe)
 
     def _list(
-        self, running: Mapping[Hashable, Transaction], successors: Callable[[Transaction], Iterable[Transaction]]
+        self,
+        running: Mapping[Hashable, Transaction],
+        successors: Callable[[Transaction], Iterable[Transaction]],
+        at: float | None = None,
     ) -> None:
         known = set(self._generations.passed_by)
-        self._generations.list_running(running, at=self._clock(), successors=successors)
+        self._generations.list_running(running, at=self._clock() if at is None else at, successors=successors)
         for transaction in self._generations.passed_by - known:
             logger.warning(
                 "Source %r no longer waits for session %s of %s, which has not written anything so far: "

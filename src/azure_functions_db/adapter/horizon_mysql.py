@@ -1,8 +1,9 @@
 """Running transactions of InnoDB, for a user with the PROCESS privilege.
 
 ``information_schema.innodb_trx`` is a cache, renewed at most every 100 ms and only when nobody has read
-it for that long. A list is trusted only if this session's own transaction is in it with the very query
-that asks, recognised by a number that is used once.
+it for that long: what it shows may be old. So whoever asks writes the server's time into a comment of the
+question. The list shows the questions that were being asked when it was taken; it is as young as the
+youngest of them, no matter which process asked that one.
 
 A transaction is in the list from its first use of an InnoDB table on. A stamp that the writing statement
 takes itself is therefore covered; one that a session took before it touched any table is not.
@@ -10,16 +11,18 @@ takes itself is therefore covered; one that a session took before it touched any
 
 from __future__ import annotations
 
+import datetime as dt
 import random
-import secrets
+import re
 import threading
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.adapter.generations import Transaction
 from azure_functions_db.adapter.horizon import DrainingWatch
+from azure_functions_db.adapter.plan import SIGNATURE, signed
 from azure_functions_db.core.failures import code_of
 
 if TYPE_CHECKING:
@@ -34,6 +37,13 @@ if TYPE_CHECKING:
 _PAUSE = 0.13
 _LONGEST_PAUSE = 4 * _PAUSE
 _ACCESS_DENIED = "1227"
+_QUESTION = (
+    f"SELECT {SIGNATURE} /* {{now}} */ t.trx_mysql_thread_id, t.trx_started, t.trx_id, p.user, "  # noqa: S608 - filled in with a time
+    "timestampdiff(SECOND, t.trx_started, now()), t.trx_query "
+    "FROM information_schema.innodb_trx AS t "
+    "LEFT JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id"
+)
+_ASKED_AT = re.compile(re.escape(SIGNATURE) + r" /\* (\S+) \*/")
 # Transactions that have written nothing have no number of their own; what is shown lies above these.
 _FIRST_MADE_UP = 1 << 48
 
@@ -51,36 +61,45 @@ class _Mark:
         return self.started == later.started and later.thread in {self.thread, 0}
 
 
+class Listing(NamedTuple):
+    """Who was running at a moment, by the server's clock."""
+
+    taken_at: dt.datetime
+    running: list[Transaction]
+
+
 class Listings:
-    """The lists of one server, shared by all its watches: together they must not ask too often."""
+    """The newest list of one server, shared by all its watches: together they must not ask too often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken_at = float("-inf")
-        self._running: list[Transaction] = []
+        self._newest = Listing(dt.datetime.min, [])  # noqa: DTZ901 - the server tells UTC without saying so
         self._next_at = float("-inf")
         self._pause = _PAUSE
 
-    def is_due(self, since: float, now: float) -> bool:
-        """Tell whether a list younger than ``since`` is at hand or may be asked for."""
-        return self._taken_at >= since or now >= self._next_at
-
     def younger_than(
-        self, since: float, connection: Connection, clock: Callable[[], float]
-    ) -> list[Transaction] | None:
-        """Return who was running at some moment after ``since``, None if that cannot be told yet."""
+        self, since: dt.datetime, now: dt.datetime, connection: Connection, clock: Callable[[], float]
+    ) -> Listing | None:
+        """Return a list from after a moment, None if there is none yet; ``now`` is the server's time."""
         with self._lock:
-            if self._taken_at < since and clock() >= self._next_at:
-                self._ask(connection, clock())
-            return self._running if self._taken_at >= since else None
+            if self._newest.taken_at < since and clock() >= self._next_at:
+                self._newest = _asked(now, connection)
+                # A list that is too old shows that others ask as well: do it less often, and out of step.
+                is_news = self._newest.taken_at >= since
+                self._pause = _PAUSE if is_news else min(self._pause * 1.5, _LONGEST_PAUSE)
+                self._next_at = clock() + self._pause * random.uniform(1, 1.5)  # noqa: S311 - no secret
+            return self._newest if self._newest.taken_at >= since else None
 
-    def _ask(self, connection: Connection, now: float) -> None:
-        found = _running(connection)
-        if found is not None:
-            self._running, self._taken_at, self._pause = found, now, _PAUSE
-        else:  # Somebody else keeps the cache from being renewed: ask less often, and out of step.
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-        self._next_at = now + self._pause * random.uniform(1, 1.5)  # noqa: S311 - no secret
+
+def _asked(now: dt.datetime, connection: Connection) -> Listing:
+    connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    rows = connection.exec_driver_sql(_QUESTION.format(now=now.isoformat())).all()
+    connection.rollback()
+    questions = [_ASKED_AT.search(row.trx_query or "") for row in rows]
+    times = [dt.datetime.fromisoformat(asked[1]) for asked in questions if asked]
+    # Whoever runs a statement of ours only reads.
+    running = [_transaction(*row[:5]) for row in rows if SIGNATURE not in (row.trx_query or "")]
+    return Listing(max(times, default=dt.datetime.min), running)  # noqa: DTZ901 - see Listings
 
 
 _listings: weakref.WeakKeyDictionary[Engine, Listings] = weakref.WeakKeyDictionary()
@@ -89,36 +108,45 @@ _listings: weakref.WeakKeyDictionary[Engine, Listings] = weakref.WeakKeyDictiona
 class MysqlWatch(DrainingWatch):
     """Reads up to where the transactions of this server allow it."""
 
-    _seen_at = float("-inf")
+    _since: dt.datetime
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        listings = _listings.setdefault(connection.engine, Listings())
-        if not listings.is_due(self._seen_at, self._clock()):
-            return True
-        if not self._see_newest(connection, plan, start):
+        from sqlalchemy import func, select
+
+        sight = self._sight(connection, plan, start)
+        if sight.newest is None:
             return False
-        with self._told_when_denied():
-            running = listings.younger_than(self._seen_at, connection, self._clock)
-            if running is not None:
-                self._note(running)
+        # In a statement of its own, the server's time is certainly later than the sight.
+        now: dt.datetime = connection.execute(signed(select(func.utc_timestamp(6)))).scalar_one()
+        if self._see(sight.newest, sight.clock):
+            self._since = now
+        if not self.is_settled:
+            self._list_running(connection, now)
         return True
 
-    def _see_newest(self, connection: Connection, plan: Plan, start: Position) -> bool:
+    def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
         from sqlalchemy import func, select
 
         statement, parameters = self._newest(connection, plan, start)
         clock = func.least(func.now(6), func.utc_timestamp(6)).label("clock")
-        sight = connection.execute(select(statement.scalar_subquery().label("newest"), clock), parameters).one()
-        connection.rollback()
-        self._seen_at = self._clock()
-        self._see(sight.newest, sight.clock)
-        return sight.newest is not None
+        sight = select(statement.scalar_subquery().label("newest"), clock)
+        return connection.execute(signed(sight), parameters).one()
 
-    def _note(self, running: list[Transaction]) -> None:
+    def _list_running(self, connection: Connection, now: dt.datetime) -> None:
+        listings = _listings.setdefault(connection.engine, Listings())
+        here = self._clock()
+        connection.rollback()
+        with self._told_when_denied():
+            listing = listings.younger_than(self._since, now, connection, self._clock)
+            if listing is not None:
+                self._since = listing.taken_at + dt.timedelta(microseconds=1)  # the next one must be another
+                self._note(listing.running, here + (listing.taken_at - now).total_seconds())
+
+    def _note(self, running: list[Transaction], at: float) -> None:
         def successors(then: Transaction) -> Iterable[Transaction]:
             return [now for now in running if then.mark.may_be(now.mark)]
 
-        self._list({transaction.key: transaction for transaction in running}, successors)
+        self._list({transaction.key: transaction for transaction in running}, successors, at)
 
     @contextmanager
     def _told_when_denied(self) -> Iterator[None]:
@@ -130,22 +158,6 @@ class MysqlWatch(DrainingWatch):
             if code_of(error) != _ACCESS_DENIED:
                 raise
             self._give_up("its user lacks the PROCESS privilege, which shows the running transactions")
-
-
-def _running(connection: Connection) -> list[Transaction] | None:
-    """Return the running transactions, None if the list is not of this moment."""
-    nonce = secrets.token_hex(8)
-    connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    rows = connection.exec_driver_sql(
-        f"SELECT /* azfdb {nonce} */ t.trx_mysql_thread_id, t.trx_started, t.trx_id, p.user, "  # noqa: S608
-        "timestampdiff(SECOND, t.trx_started, now()), t.trx_query, connection_id() "
-        "FROM information_schema.innodb_trx AS t "
-        "LEFT JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id"
-    ).all()
-    connection.rollback()
-    if not any(nonce in (row.trx_query or "") for row in rows):
-        return None
-    return [_transaction(*row[:5]) for row in rows if row[0] != row[6]]
 
 
 def _transaction(thread: int, started: Any, shown: Any, user: str | None, age: int | None) -> Transaction:

@@ -22,6 +22,14 @@ BOUND = "azfdb_bound"
 LIMIT = "azfdb_limit"
 
 
+SIGNATURE = "/* azfdb */"
+
+
+def signed(statement: Select[Any]) -> Select[Any]:
+    """Mark a statement of ours where a server shows what its transactions are doing: this one only reads."""
+    return statement.prefix_with(SIGNATURE, dialect="mysql").prefix_with(SIGNATURE, dialect="mariadb")
+
+
 class Plan:
     """What to send to the database, and how to read what comes back."""
 
@@ -64,7 +72,7 @@ class Plan:
             page = self._filtered(self._everything(), given, inclusive=inclusive)
             page = page.where(*self._below(bounded=bounded))
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
-            self._statements[key] = page.order_by(*self.order).limit(limit)
+            self._statements[key] = signed(page.order_by(*self.order).limit(limit))
         return self._statements[key]
 
     def newest(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:

@@ -32,8 +32,8 @@ def checked_query(text: str) -> str:
     ends = [token.start() for token in _TOKEN.finditer(text) if token["end"]]
     if not ends:
         return text
-    if len(ends) > 1 or _says_something(text[ends[0] + 1 :]):
-        raise SourceConfigurationError("query= must be one statement: it goes on after a semicolon")
+    if len(ends) > 1 or not _says_something(text[: ends[0]]) or _says_something(text[ends[0] + 1 :]):
+        raise SourceConfigurationError("query= must be one statement, with a semicolon at its end at most")
     return text[: ends[0]] + text[ends[0] + 1 :]
 
 
