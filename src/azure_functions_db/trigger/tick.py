@@ -95,9 +95,18 @@ class Tick:
             self.say(LateCommitAwaited, horizon=result.horizon)
         if not result.records:
             self.say(FetchedNothing, fetch_duration_ms=timing.ms, checkpoint_before=position)
+            self._keep(result.next_checkpoint, position)
             return None
         self._fetched += len(result.records)
         return self._normalized(result, position, began, timing)
+
+    def _keep(self, reached: Checkpoint, position: Checkpoint) -> None:
+        """Commit a position that was reached with nothing to hand out: where "now" is, or past others' rows."""
+        if reached.get("cursor") in (None, position.get("cursor")) or not self._hold():
+            return
+        with self.stage(Stage.COMMIT):
+            self.lease.commit({**position, **reached, "updated_at": datetime_text(self.settings.now())}, last=True)
+        self._acknowledge(reached)
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
@@ -124,10 +133,14 @@ class Tick:
         self._batches += 1
         self._handled += batch.handled
         self._result = TickResult.HANDLED
-        with suppress(PollerError), self.stage(Stage.ACKNOWLEDGE, batch.id):
-            self.settings.source.acknowledge(batch.after)
+        self._acknowledge(batch.after, batch.id)
         self._tell_of(batch)
         return None if batch.is_last else batch.after
+
+    def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
+        """Tell the source of a commit; failing at that is told, not raised."""
+        with suppress(PollerError), self.stage(Stage.ACKNOWLEDGE, batch_id):
+            self.settings.source.acknowledge(checkpoint)
 
     def _is_last(self, batch: Batch) -> bool:
         if not batch.more or self._batches + 1 >= self.settings.max_batches_per_tick:
