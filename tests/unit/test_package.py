@@ -40,9 +40,10 @@ print(touched)
     assert run(program) == "[]\n"
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'DbReadr'"):
-        azure_functions_db.DbReadr  # noqa: B018 - the look-up is the test
+@pytest.mark.parametrize("name", ["DbReadr", "dbreader"])
+def test_an_unknown_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+        getattr(azure_functions_db, name)
 
 
 def test_a_name_is_looked_up_once() -> None:
