@@ -24,7 +24,7 @@ from azure_functions_db import (
     LostLeaseError,
     StateStoreError,
 )
-from azure_functions_db.state.azure import ByConnectionString, ByIdentity, storage_account
+from azure_functions_db.core.storage import ByConnectionString, ByIdentity, storage_account
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}

@@ -1,7 +1,5 @@
 """State in SQL tables: making the table, sharing a transaction with the handler, failing clearly."""
 
-# ruff: noqa: PT012 - a transaction is a block
-
 from __future__ import annotations
 
 import contextvars

@@ -159,4 +159,4 @@ def token_of(lease_id: str) -> int:
 
 
 TestInstances = Instances.TestCase
-TestInstances.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestInstances.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
