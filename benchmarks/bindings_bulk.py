@@ -25,7 +25,8 @@ TARGETS = {
 COLUMNS = ["id", "customer", "status", "amount", "quantity", "note"]
 DDL = """
     CREATE TABLE bench_bulk (
-        id INTEGER PRIMARY KEY, customer VARCHAR(50), status VARCHAR(20), amount FLOAT, quantity INTEGER, note VARCHAR(200)
+        id INTEGER PRIMARY KEY, customer VARCHAR(50), status VARCHAR(20), amount FLOAT, quantity INTEGER,
+        note VARCHAR(200)
     )
 """
 NAMES = ", ".join(COLUMNS)

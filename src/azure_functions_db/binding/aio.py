@@ -203,6 +203,10 @@ class AsyncDbSession:
         """Undo what is done inside when it raises, and let the transaction go on."""
         return _on_thread(self._thread, self._inner.savepoint())
 
+    async def close(self) -> None:
+        """Roll back what has not been kept; the pool stays."""
+        await self._thread.run_to_end(self._inner.close)
+
     async def __aenter__(self) -> Self:
         self._block = _on_thread(self._thread, self._inner)
         await self._block.__aenter__()

@@ -69,7 +69,7 @@ def write_rows_returning(
         ready = list(_tuples(one, names, rows))
         for start in range(0, len(ready), size):
             part = ready[start : start + size]
-            sql = _repeated(one.sql, Words(dialect).placeholders(len(names)), len(part)) if names else one.sql
+            sql = _repeated(one.sql, Words(dialect), len(names), len(part)) if names else one.sql
             result = connection.exec_driver_sql(sql, tuple(chain.from_iterable(part)))
             written += take(result.cursor)
             result.close()
@@ -115,13 +115,13 @@ def _execute(connection: Connection, statement: Statement, rows: Iterator[Values
         cursor.close()
 
 
-def _repeated(sql: str, placeholders: str, count: int) -> str:
+def _repeated(sql: str, words: Words, width: int, count: int) -> str:
     """Return the statement of one row as one of several rows."""
-    group = f"({placeholders})"
-    head, found, tail = sql.partition(f"VALUES {group}")
+    head, found, tail = sql.partition(f"VALUES ({words.placeholders(width)})")
     if not found:
         raise ConfigurationError("returning= does not work for several rows with this dialect")
-    return f"{head}VALUES {', '.join([group] * count)}{tail}"
+    groups = ", ".join(f"({words.placeholders(width, start)})" for start in range(0, width * count, width))
+    return f"{head}VALUES {groups}{tail}"
 
 
 # PostgreSQL ------------------------------------------------------------------------------------
