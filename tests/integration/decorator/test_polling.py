@@ -14,6 +14,7 @@ from azure_functions_db import (
     ConfigurationError,
     DbBindings,
     HandlerError,
+    LostLeaseError,
     MemoryStateStore,
     SqlAlchemySource,
 )
@@ -103,6 +104,43 @@ def test_a_failing_handler_fails_the_function_and_its_batch_comes_again(orders: 
     assert isinstance(raised.value.__cause__, LookupError)
     changed(timer="tick")
     assert calls == [ROWS, ROWS]
+
+
+def test_a_lost_lease_fails_the_function_and_nothing_is_committed(orders: SqlAlchemySource) -> None:
+    clock = FakeClock()
+    store = MemoryStateStore(clock=clock)
+    rival = MemoryStateStore(shared_with=store, clock=clock)
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=store, lease_ttl_seconds=60)
+    def changed(timer: Any, events: list[RowChange]) -> None:
+        clock.advance(120)
+        rival.acquire_lease("changed", 60)
+
+    with pytest.raises(LostLeaseError):
+        changed(timer="tick")
+    assert rival.load_checkpoint("changed") == {}
+
+
+def test_a_cancelled_async_function_commits_nothing_and_gives_its_lease_back(orders: SqlAlchemySource) -> None:
+    store = MemoryStateStore()
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=store)
+    async def changed(timer: Any, events: list[RowChange], started: asyncio.Event) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        started = asyncio.Event()
+        running = asyncio.create_task(changed(timer="tick", started=started))
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    other = MemoryStateStore(shared_with=store)
+    assert other.look("changed").lease is None
+    assert other.load_checkpoint("changed") == {}
 
 
 def partitioned(orders: SqlAlchemySource, store: Any, seen: list[tuple[str, Any]], **options: Any) -> Any:

@@ -39,6 +39,14 @@ async def on_the_loop(timer: func.TimerRequest) -> None:
 def yearly(timer: func.TimerRequest) -> None:
     note(f"yearly past_due={timer.past_due} last={timer.schedule_status.get('Last', 'never')}")
 
+@app.timer_trigger(schedule="0 0 0 1 * *", arg_name="timer")
+def monthly(timer: func.TimerRequest) -> None:
+    note(f"monthly past_due={timer.past_due} last={timer.schedule_status['Last']}")
+
+@app.timer_trigger(schedule="0 0 0 1 * *", arg_name="timer", use_monitor=False)
+def unmonitored(timer: func.TimerRequest) -> None:
+    note("unmonitored")
+
 @app.timer_trigger(schedule="0 0 0 1 1 *", arg_name="timer")
 def broken(timer: func.TimerRequest) -> None:
     raise ValueError("postgresql://scott:tiger@db/shop is down")
@@ -122,7 +130,7 @@ def test_once_tells_of_a_failure_by_its_exit_code_and_shows_no_password(app: Pat
 def test_an_unknown_function_is_answered_with_the_known_ones(app: Path) -> None:
     refused = azfdb("run", app, "--once", "web")
     assert refused.returncode == 3
-    assert "no timer function 'web'; it has: quick, renamed, yearly, broken" in refused.stderr
+    assert "no timer function 'web'; it has: quick, renamed, yearly, monthly, unmonitored, broken" in refused.stderr
 
 
 def test_a_setting_that_is_missing_is_named(app: Path) -> None:
@@ -139,15 +147,17 @@ def test_the_environment_wins_over_local_settings(app: Path) -> None:
 
 
 def test_a_tick_missed_while_nothing_ran_is_made_up_for_when_the_timer_is_monitored(app: Path) -> None:
-    status = app / ".azfdb" / "timers" / "yearly.json"
-    status.parent.mkdir(parents=True)
+    folder = app / ".azfdb" / "timers"
+    folder.mkdir(parents=True)
     missed = {"Last": "2025-01-01T00:00:00+00:00", "Next": "2026-01-01T00:00:00+00:00", "LastUpdated": ""}
-    status.write_text(json.dumps(missed))
+    for name in ("monthly", "unmonitored"):
+        (folder / f"{name}.json").write_text(json.dumps(missed))
     running = Running(app)
-    running.until("yearly done")
+    running.until("monthly done")
     running.end(signal.SIGTERM)
-    assert "yearly past_due=True last=2025-01-01T00:00:00+00:00" in ran(app)
-    assert json.loads(status.read_text())["Next"] > "2026-11"
+    assert "monthly past_due=True last=2025-01-01T00:00:00+00:00" in ran(app)
+    assert "unmonitored" not in ran(app)
+    assert json.loads((folder / "monthly.json").read_text())["Next"] > "2026-11"
 
 
 def test_a_signal_lets_the_running_function_finish(app: Path) -> None:
