@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from azure_functions_db import FileStateStore
 
 AZFDB = Path(sys.prefix) / "bin" / "azfdb"
 
@@ -217,3 +220,39 @@ def test_help_imports_neither_sqlalchemy_nor_azure_nor_rich() -> None:
     told = "print([m for m in ('sqlalchemy', 'azure', 'rich', 'pydantic', 'asyncio') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", heavy + told], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+POLLER = """
+import logging, os, time
+import azure.functions as func
+from azure_functions_db import DbBindings, FileStateStore, SqlAlchemySource
+
+app, db = func.FunctionApp(), DbBindings()
+orders = SqlAlchemySource(url="sqlite:///shop.db", table="orders", cursor_column="id", pk_columns=["id"])
+
+@app.timer_trigger(schedule="00:00:01", arg_name="timer")
+@db.trigger(arg_name="events", source=orders, checkpoint_store=FileStateStore("state"))
+def changed(timer: func.TimerRequest, events) -> None:
+    logging.getLogger("azfdb").info("in the handler")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
+def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(tmp_path: Path) -> None:
+    (tmp_path / "function_app.py").write_text(POLLER)
+    shop = sqlite3.connect(tmp_path / "shop.db")
+    with shop:
+        shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        shop.execute("INSERT INTO orders VALUES (7)")
+    shop.close()
+    running = Running(tmp_path)
+    running.until("in the handler")
+    assert FileStateStore(tmp_path / "state").look("changed").lease is not None
+    running.process.send_signal(signal.SIGINT)
+    running.until("waiting for")
+    (tmp_path / "go").touch()
+    assert running.wait() == 0
+    left = FileStateStore(tmp_path / "state").look("changed")
+    assert left.lease is None
+    assert left.checkpoint["cursor"]["value"] == 7
