@@ -90,3 +90,10 @@ def test_what_the_decorators_refuse_fails_the_whole_app_with_an_explanation(tmp_
     )
     with pytest.raises(AppRefusedError, match="database decorators below them"), FunctionApp(tmp_path):
         pass
+
+
+def test_any_trigger_of_the_host_can_poll(app: FunctionApp) -> None:
+    polled = app.invoke("polled_over_http", req=http())
+    assert polled.ok, polled.traceback
+    assert polled.returned == '{"handled": 1}'
+    assert any("polled_over_http got 1" in line for line in app.log)

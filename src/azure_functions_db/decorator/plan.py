@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.metadata import note_metadata, user_function
-from azure_functions_db.decorator.polling import Polling, context_parameter
+from azure_functions_db.decorator.polling import Polling, context_parameter, reply_to
 from azure_functions_db.decorator.signature import disguised, handler_signature
 
 if TYPE_CHECKING:
@@ -66,16 +66,24 @@ class Plan:
 
     @property
     def hidden(self) -> frozenset[str]:
-        """The parameters that the host must not see."""
+        """The parameters that are filled here, not by the host."""
         filled = {part.arg_name for part in self.parts}
         return frozenset(filled if self.context_name is None else {*filled, self.context_name})
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """What the host must not see: what a poll function returns is not what its handler does."""
+        return self.hidden if self.polling is None else self.hidden | {"return"}
 
     def call(self, given: Mapping[str, Any]) -> Any:
         """Run a sync handler for one invocation."""
         if self.polling is None:
             return self._handled(given)
-        self.polling.run(given, lambda events, context: self._handled({**given, **self._batch(events, context)}))
-        return None
+
+        def handle(events: Any, context: Any) -> Any:
+            return self._handled({**given, **self._batch(events, context)})
+
+        return reply_to(given, self.polling.run(given, handle))
 
     async def call_async(self, given: Mapping[str, Any]) -> Any:
         """Run an async handler for one invocation."""
@@ -85,8 +93,7 @@ class Plan:
         async def handle(events: Any, context: Any) -> Any:
             return await self._handled_async({**given, **self._batch(events, context)})
 
-        await self.polling.run_async(given, handle)
-        return None
+        return reply_to(given, await self.polling.run_async(given, handle))
 
     def _batch(self, events: Any, context: Any) -> dict[str, Any]:
         named = {} if self.polling is None else {self.polling.arg_name: events}
@@ -144,7 +151,7 @@ def _plans_of(fn: Any) -> Iterator[Plan]:
 def _wrapped(plan: Plan) -> Callable[..., Any]:
     _check(plan)
     is_async = inspect.iscoroutinefunction(plan.handler)
-    face = disguised(plan.handler, plan.hidden, plan.call_async if is_async else plan.call)
+    face = disguised(plan.handler, plan.unseen, plan.call_async if is_async else plan.call)
     _plans[face] = plan
     described = [part.described() for part in plan.parts]
     note_metadata(

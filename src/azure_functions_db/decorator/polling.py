@@ -39,28 +39,25 @@ class Polling:
         if self.partition is not None:
             self.partition.check(available)
 
-    def run(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Any]) -> None:
-        """Do one tick of each partition, side by side in threads."""
-        ticks = [partial(poller.run, timer=_host_payload(given), handler=handler) for poller in self._chosen(given)]
+    def run(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Any]) -> int:
+        """Do one tick of each partition, side by side in threads; return how many events were handled."""
+        ticks = [partial(poller.run, **_called_by(given), handler=handler) for poller in self._chosen(given)]
         if len(ticks) == 1:
-            ticks[0]()
-            return
+            return ticks[0]()
         shared = contextvars.copy_context()
         shared.run(steals_of_this_tick.set, Steals())
         with ThreadPoolExecutor(len(ticks), thread_name_prefix="azfdb-partition") as threads:
             # Each thread gets a context of its own, so that logs keep the invocation's id.
             futures = [threads.submit(shared.copy().run, tick) for tick in ticks]
-        _raise_failures([future.exception() for future in futures])
+        return _total([future.exception() or future.result() for future in futures])
 
-    async def run_async(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]) -> None:
-        """Do one tick of each partition, side by side on the host's loop."""
-        ticks = [poller.run_async(timer=_host_payload(given), handler=handler) for poller in self._chosen(given)]
+    async def run_async(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]) -> int:
+        """Do one tick of each partition, side by side on the host's loop; return how many events were handled."""
+        ticks = [poller.run_async(**_called_by(given), handler=handler) for poller in self._chosen(given)]
         if len(ticks) == 1:
-            await ticks[0]
-            return
+            return await ticks[0]
         steals_of_this_tick.set(Steals())
-        outcomes = await asyncio.gather(*ticks, return_exceptions=True)
-        _raise_failures([outcome for outcome in outcomes if isinstance(outcome, BaseException)])
+        return _total(await asyncio.gather(*ticks, return_exceptions=True))
 
     def described(self) -> dict[str, Any]:
         """Return the poller's names."""
@@ -91,14 +88,23 @@ def context_parameter(handler: Callable[..., Any], signature: inspect.Signature)
     return None
 
 
-def _host_payload(given: Mapping[str, Any]) -> Any:
-    """Return what the host's trigger passed: by custom the first argument."""
-    return next(iter(given.values()), None)
+def _called_by(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the host told: its trigger's payload, by custom the first argument, and the invocation's id."""
+    invocation_id = getattr(given.get("context"), "invocation_id", None)
+    return {"timer": next(iter(given.values()), None), "invocation_id": invocation_id}
 
 
-def _raise_failures(outcomes: Sequence[BaseException | None]) -> None:
-    failures = [outcome for outcome in outcomes if outcome is not None]
+def reply_to(given: Mapping[str, Any], handled: int) -> str | None:
+    """Return what the host wants of a poll function: nothing, but to an HTTP request something."""
+    is_http = any(type(value).__name__ == "HttpRequest" for value in given.values())
+    return f'{{"handled": {handled}}}' if is_http else None
+
+
+def _total(outcomes: Sequence[int | BaseException]) -> int:
+    """Return the sum, or raise what failed."""
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if len(failures) == 1:
         raise failures[0]
     if failures:
         raise BaseExceptionGroup(f"{len(failures)} partitions failed", failures)
+    return sum(outcome for outcome in outcomes if isinstance(outcome, int))

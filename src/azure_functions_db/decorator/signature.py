@@ -29,7 +29,7 @@ def handler_signature(handler: Callable[..., Any]) -> inspect.Signature:
 def disguised(
     handler: Callable[..., Any], hidden: Collection[str], run: Callable[[Mapping[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """Return a function that looks like the handler without its hidden parameters.
+    """Return a function that looks like the handler without its hidden parameters ("return" is its return type).
 
     Calling it hands the visible arguments by name to ``run``, which is a coroutine function
     exactly when the handler is one.
@@ -61,7 +61,8 @@ def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
 
 def _without(signature: inspect.Signature, hidden: Collection[str]) -> inspect.Signature:
     visible = [parameter for parameter in signature.parameters.values() if parameter.name not in hidden]
-    return signature.replace(parameters=visible)
+    returned = inspect.Signature.empty if "return" in hidden else signature.return_annotation
+    return signature.replace(parameters=visible, return_annotation=returned)
 
 
 def _annotations(handler: Callable[..., Any]) -> dict[str, Any]:

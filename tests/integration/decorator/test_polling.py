@@ -14,8 +14,10 @@ from azure_functions_db import (
     ConfigurationError,
     DbBindings,
     HandlerError,
+    LostLeaseError,
     MemoryStateStore,
     SqlAlchemySource,
+    SqlStateStore,
 )
 from azure_functions_db.decorator.plan import polling_of
 from azure_functions_db.testing.clock import FakeClock
@@ -105,6 +107,43 @@ def test_a_failing_handler_fails_the_function_and_its_batch_comes_again(orders: 
     assert calls == [ROWS, ROWS]
 
 
+def test_a_lost_lease_fails_the_function_and_nothing_is_committed(orders: SqlAlchemySource) -> None:
+    clock = FakeClock()
+    store = MemoryStateStore(clock=clock)
+    rival = MemoryStateStore(shared_with=store, clock=clock)
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=store, lease_ttl_seconds=60)
+    def changed(timer: Any, events: list[RowChange]) -> None:
+        clock.advance(120)
+        rival.acquire_lease("changed", 60)
+
+    with pytest.raises(LostLeaseError):
+        changed(timer="tick")
+    assert rival.load_checkpoint("changed") == {}
+
+
+def test_a_cancelled_async_function_commits_nothing_and_gives_its_lease_back(orders: SqlAlchemySource) -> None:
+    store = MemoryStateStore()
+
+    @db.trigger(arg_name="events", source=orders, checkpoint_store=store)
+    async def changed(timer: Any, events: list[RowChange], started: asyncio.Event) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        started = asyncio.Event()
+        running = asyncio.create_task(changed(timer="tick", started=started))
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    other = MemoryStateStore(shared_with=store)
+    assert other.look("changed").lease is None
+    assert other.load_checkpoint("changed") == {}
+
+
 def partitioned(orders: SqlAlchemySource, store: Any, seen: list[tuple[str, Any]], **options: Any) -> Any:
     @db.trigger(arg_name="events", source=orders, checkpoint_store=store, name="orders", **options)
     def changed(timer: Any, events: list[RowChange], context: PollContext) -> None:
@@ -180,3 +219,72 @@ def test_partitions_of_a_dead_instance_are_taken_over_one_per_tick(orders: SqlAl
         polled(timer="tick")
         assert len({poller for poller, _ in seen}) == taken_over
     assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
+
+
+def test_an_input_beside_a_trigger_is_read_for_each_batch(orders: SqlAlchemySource, sqlite_database: str) -> None:
+    seen: list[tuple[int, Any]] = []
+
+    @db.input("newest", url=sqlite_database, table="orders", pk=lambda events: {"id": events[-1].pk["id"]})
+    @db.trigger(
+        arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), batch_size=30, max_batches_per_tick=2
+    )
+    def changed(timer: Any, events: list[RowChange], newest: dict[str, Any]) -> None:
+        seen.append((len(events), newest["id"]))
+
+    changed(timer="tick")
+    assert seen == [(30, 30), (10, 40)]
+
+
+@pytest.fixture
+def books(database_url: str) -> str:
+    """A database with sales to book; the state is kept there too."""
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE sales (id INTEGER PRIMARY KEY)"))
+        connection.execute(text("CREATE TABLE ledger (sale INTEGER NOT NULL)"))
+        connection.execute(text("INSERT INTO sales VALUES (1), (2), (3)"))
+    engine.dispose()
+    return database_url
+
+
+def booked(url: str) -> list[int]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = [row[0] for row in connection.execute(text("SELECT sale FROM ledger ORDER BY sale"))]
+    engine.dispose()
+    return found
+
+
+def booking(url: str, *, is_async: bool, failing: list[bool]) -> Any:
+    """A poll function that writes to the ledger, then fails as long as it is told to."""
+    source = SqlAlchemySource(url=url, table="sales", cursor_column="id", pk_columns=["id"], in_flight="ignore")
+    trigger = db.trigger(
+        arg_name="events", source=source, checkpoint_store=SqlStateStore(url=url), transactional=True, name="books"
+    )
+    ledger = db.inject_writer("ledger", url=url, table="ledger")
+
+    def book(timer: Any, events: list[RowChange], ledger: Any) -> None:
+        ledger.insert_many(rows=[{"sale": event.pk["id"]} for event in events])
+        if failing.pop():
+            raise LookupError("after the write")
+
+    async def book_async(timer: Any, events: list[RowChange], ledger: Any) -> None:
+        await ledger.insert_many(rows=[{"sale": event.pk["id"]} for event in events])
+        if failing.pop():
+            raise LookupError("after the write")
+
+    if not is_async:
+        return trigger(ledger(book))
+    run = trigger(ledger(book_async))
+    return lambda timer: asyncio.run(run(timer=timer))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_with_transactional_the_handlers_writes_and_the_checkpoint_are_one(books: str, is_async: bool) -> None:
+    poll = booking(books, is_async=is_async, failing=[False, True])
+    with pytest.raises(HandlerError):
+        poll(timer="tick")
+    assert booked(books) == []
+    poll(timer="tick")
+    poll(timer="tick")
+    assert booked(books) == [1, 2, 3]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from azure_functions_db import FileStateStore
 
 AZFDB = Path(sys.prefix) / "bin" / "azfdb"
 
@@ -38,6 +41,14 @@ async def on_the_loop(timer: func.TimerRequest) -> None:
 @app.timer_trigger(schedule="0 0 0 1 1 *", arg_name="timer", run_on_startup=True)
 def yearly(timer: func.TimerRequest) -> None:
     note(f"yearly past_due={timer.past_due} last={timer.schedule_status.get('Last', 'never')}")
+
+@app.timer_trigger(schedule="0 0 0 1 * *", arg_name="timer")
+def monthly(timer: func.TimerRequest) -> None:
+    note(f"monthly past_due={timer.past_due} last={timer.schedule_status['Last']}")
+
+@app.timer_trigger(schedule="0 0 0 1 * *", arg_name="timer", use_monitor=False)
+def unmonitored(timer: func.TimerRequest) -> None:
+    note("unmonitored")
 
 @app.timer_trigger(schedule="0 0 0 1 1 *", arg_name="timer")
 def broken(timer: func.TimerRequest) -> None:
@@ -122,7 +133,7 @@ def test_once_tells_of_a_failure_by_its_exit_code_and_shows_no_password(app: Pat
 def test_an_unknown_function_is_answered_with_the_known_ones(app: Path) -> None:
     refused = azfdb("run", app, "--once", "web")
     assert refused.returncode == 3
-    assert "no timer function 'web'; it has: quick, renamed, yearly, broken" in refused.stderr
+    assert "no timer function 'web'; it has: quick, renamed, yearly, monthly, unmonitored, broken" in refused.stderr
 
 
 def test_a_setting_that_is_missing_is_named(app: Path) -> None:
@@ -139,15 +150,17 @@ def test_the_environment_wins_over_local_settings(app: Path) -> None:
 
 
 def test_a_tick_missed_while_nothing_ran_is_made_up_for_when_the_timer_is_monitored(app: Path) -> None:
-    status = app / ".azfdb" / "timers" / "yearly.json"
-    status.parent.mkdir(parents=True)
+    folder = app / ".azfdb" / "timers"
+    folder.mkdir(parents=True)
     missed = {"Last": "2025-01-01T00:00:00+00:00", "Next": "2026-01-01T00:00:00+00:00", "LastUpdated": ""}
-    status.write_text(json.dumps(missed))
+    for name in ("monthly", "unmonitored"):
+        (folder / f"{name}.json").write_text(json.dumps(missed))
     running = Running(app)
-    running.until("yearly done")
+    running.until("monthly done")
     running.end(signal.SIGTERM)
-    assert "yearly past_due=True last=2025-01-01T00:00:00+00:00" in ran(app)
-    assert json.loads(status.read_text())["Next"] > "2026-11"
+    assert "monthly past_due=True last=2025-01-01T00:00:00+00:00" in ran(app)
+    assert "unmonitored" not in ran(app)
+    assert json.loads((folder / "monthly.json").read_text())["Next"] > "2026-11"
 
 
 def test_a_signal_lets_the_running_function_finish(app: Path) -> None:
@@ -207,3 +220,39 @@ def test_help_imports_neither_sqlalchemy_nor_azure_nor_rich() -> None:
     told = "print([m for m in ('sqlalchemy', 'azure', 'rich', 'pydantic', 'asyncio') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", heavy + told], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+POLLER = """
+import logging, os, time
+import azure.functions as func
+from azure_functions_db import DbBindings, FileStateStore, SqlAlchemySource
+
+app, db = func.FunctionApp(), DbBindings()
+orders = SqlAlchemySource(url="sqlite:///shop.db", table="orders", cursor_column="id", pk_columns=["id"])
+
+@app.timer_trigger(schedule="00:00:01", arg_name="timer")
+@db.trigger(arg_name="events", source=orders, checkpoint_store=FileStateStore("state"))
+def changed(timer: func.TimerRequest, events) -> None:
+    logging.getLogger("azfdb").info("in the handler")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
+def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(tmp_path: Path) -> None:
+    (tmp_path / "function_app.py").write_text(POLLER)
+    shop = sqlite3.connect(tmp_path / "shop.db")
+    with shop:
+        shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        shop.execute("INSERT INTO orders VALUES (7)")
+    shop.close()
+    running = Running(tmp_path)
+    running.until("in the handler")
+    assert FileStateStore(tmp_path / "state").look("changed").lease is not None
+    running.process.send_signal(signal.SIGINT)
+    running.until("waiting for")
+    (tmp_path / "go").touch()
+    assert running.wait() == 0
+    left = FileStateStore(tmp_path / "state").look("changed")
+    assert left.lease is None
+    assert left.checkpoint["cursor"]["value"] == 7

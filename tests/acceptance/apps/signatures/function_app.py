@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import azure.functions as func
 from orders import bp  # type: ignore[import-not-found] # beside this file
 
-from azure_functions_db import DbBindings
+from azure_functions_db import DbBindings, MemoryStateStore, SqlAlchemySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,3 +92,12 @@ def failing(req: func.HttpRequest, invoices: Any) -> func.HttpResponse:
     with invoices.transaction():
         invoices.insert(data={"id": 30, "customer": "nobody"})
         raise LookupError("the handler's own error")
+
+
+changes = SqlAlchemySource(url=URL, table="invoices", cursor_column="id", pk_columns=["id"])
+
+
+@app.route(route="poll")
+@db.trigger(arg_name="events", source=changes, checkpoint_store=MemoryStateStore())
+def polled_over_http(req: func.HttpRequest, events: list[Invoice], context: func.Context) -> None:
+    logging.getLogger("app").warning("%s got %d", context.function_name, len(events))
