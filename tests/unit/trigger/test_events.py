@@ -94,6 +94,13 @@ def test_a_key_of_any_type_gives_one_id_however_the_event_was_made(key: Any) -> 
     assert by_normalizer.event_id == by_hand.event_id
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "Europe/Berlin", "America/St_Johns"])
+def test_a_time_has_one_id_in_every_zone(zone: str) -> None:
+    for moment in (NOON, NOON.replace(month=12), NOON.replace(year=1950)):
+        there = moment.astimezone(ZoneInfo(zone))
+        assert change(cursor=there).event_id == change(cursor=moment).event_id
+
+
 def test_a_time_in_a_key_does_not_depend_on_the_sessions_zone() -> None:
     there = NOON.astimezone(ZoneInfo("Asia/Kathmandu"))
     assert change(pk={"at": there}).event_id == change(pk={"at": NOON}).event_id
