@@ -23,8 +23,20 @@ _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after",
 _SEPARATOR: Final = "\x1f"
 _PLAIN: Final = frozenset({int, str})
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - naive stands against naive
-_EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class _Epochs(dict[dt.tzinfo | None, dt.datetime]):
+    """The moment from which times of each zone are counted; for naive times, the naive one."""
+
+    def __missing__(self, zone: dt.tzinfo | None) -> dt.datetime:
+        # Two times of one zone are subtracted without asking it for its offset, which costs more
+        # than all the rest. Where the offset is always nought that gives the same number.
+        is_utc = zone is None or zone is dt.UTC or getattr(zone, "key", None) in {"UTC", "Etc/UTC"}
+        epoch = self[zone] = dt.datetime(1970, 1, 1, tzinfo=zone if is_utc else dt.UTC)
+        return epoch
+
+
+_EPOCHS: Final = _Epochs()
 
 
 class OpenRowChange:
@@ -98,7 +110,7 @@ class RowChange(OpenRowChange):
         value: Any = self.after[key] if isinstance(key, str) else key  # type: ignore[index]
         keys = repr(value) if value.__class__ in _PLAIN else _SEPARATOR.join(map(_text, self.pk.values()))
         if cursor.__class__ is dt.datetime:
-            cursor = (cursor - (_EPOCH if cursor.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
+            cursor = (cursor - _EPOCHS[cursor.tzinfo]) // _MICROSECOND
         digest = known.copy()
         digest.update(f"{self.op}\x1f{cursor!r}\x1f{keys}".encode())
         made: str = digest.hexdigest()
@@ -168,5 +180,5 @@ def seed_of(source: SourceDescriptor) -> Seed:
 def _text(value: Any) -> str:
     """Return a text that is one for one with the value and does not depend on a session's time zone."""
     if value.__class__ is dt.datetime:
-        return repr((value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND)
+        return repr((value - _EPOCHS[value.tzinfo]) // _MICROSECOND)
     return repr(value)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from referencing import Registry, Resource
 
@@ -79,6 +79,7 @@ def test_the_id_does_not_depend_on_what_a_redelivery_may_change() -> None:
     assert change(**same).event_id == change().event_id
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(st.one_of(st.integers(), st.text(), st.binary(), st.booleans(), st.decimals()), min_size=2, max_size=2))
 def test_different_keys_have_different_ids(keys: list[Any]) -> None:
     first, second = (change(pk={"key": key}).event_id for key in keys)
@@ -91,6 +92,13 @@ def test_a_key_of_any_type_gives_one_id_however_the_event_was_made(key: Any) -> 
     [by_normalizer] = RecordNormalizer("at", ["id"]).batch([{"id": key, "at": NOON}], SOURCE, {})
     assert by_normalizer.pk == by_hand.pk
     assert by_normalizer.event_id == by_hand.event_id
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "Europe/Berlin", "America/St_Johns"])
+def test_a_time_has_one_id_in_every_zone(zone: str) -> None:
+    for moment in (NOON, NOON.replace(month=12), NOON.replace(year=1950)):
+        there = moment.astimezone(ZoneInfo(zone))
+        assert change(cursor=there).event_id == change(cursor=moment).event_id
 
 
 def test_a_time_in_a_key_does_not_depend_on_the_sessions_zone() -> None:
@@ -141,6 +149,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(
     st.sampled_from(["insert", "update", "upsert", "delete", "unknown"]),
     st.dictionaries(st.text(), values),

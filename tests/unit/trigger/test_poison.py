@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from azure_functions_db.trigger.poison import Search
@@ -26,6 +26,7 @@ def searched(
     return search, tried
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.integers(1, 60).flatmap(lambda size: st.tuples(st.just(size), st.sets(st.integers(0, size - 1)))))
 def test_exactly_the_bad_rows_are_found_unless_all_are_bad(case: tuple[int, set[int]]) -> None:
     size, bad = case
