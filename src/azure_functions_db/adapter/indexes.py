@@ -71,6 +71,6 @@ def _ddl(engine: Engine, plan: Plan) -> str:
 
     definition = plan.definition
     columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
-    Table(definition.table, MetaData(), *columns, schema=definition.schema)
+    Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
     index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
     return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())

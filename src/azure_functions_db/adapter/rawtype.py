@@ -10,6 +10,6 @@ class Raw(UserDefinedType[object]):
 
     cache_ok = True
 
-    def get_col_spec(self) -> str:
+    def get_col_spec(self, **_options: object) -> str:
         """Never asked for: no column is made of it."""
         raise NotImplementedError
