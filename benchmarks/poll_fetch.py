@@ -43,7 +43,9 @@ def fill(engine: Engine, rows: int) -> None:
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS bench_rows"))
         connection.execute(text(f"CREATE TABLE bench_rows ({CREATE[kind]})"))
-        connection.exec_driver_sql(f"INSERT INTO bench_rows {FILL[kind].format(rows=rows).replace('%', '%%' if kind != 'sqlite' else '%')}")
+        connection.exec_driver_sql(
+            f"INSERT INTO bench_rows {FILL[kind].format(rows=rows).replace('%', '%%' if kind != 'sqlite' else '%')}"
+        )
         connection.execute(text("CREATE INDEX bench_rows_updated ON bench_rows (updated_at, id)"))
     if kind == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -59,7 +61,9 @@ def raw_reader(engine: Engine) -> Callable[[], Any]:
     elif kind == "postgresql":
         import psycopg
 
-        connection = psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False), autocommit=True)
+        connection = psycopg.connect(
+            url.set(drivername="postgresql").render_as_string(hide_password=False), autocommit=True
+        )
         mark = "(%s, %s)"
     else:
         import pymysql
@@ -69,7 +73,11 @@ def raw_reader(engine: Engine) -> Callable[[], Any]:
             autocommit=True,
         )  # fmt: skip
         mark = ""
-    where = f"(updated_at, id) > {mark}" if mark else "updated_at >= %s AND (updated_at > %s OR (updated_at = %s AND id > %s))"
+    where = (
+        f"(updated_at, id) > {mark}"
+        if mark
+        else "updated_at >= %s AND (updated_at > %s OR (updated_at = %s AND id > %s))"
+    )
     statement = f"SELECT {COLUMNS} FROM bench_rows WHERE {where} ORDER BY updated_at, id LIMIT {PAGE + 1}"
     start = "2026-01-01 00:00:00.500"
     values = (start, 500) if mark else (start, start, start, 500)

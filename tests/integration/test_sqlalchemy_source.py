@@ -9,21 +9,34 @@ import uuid
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, event, inspect, text
 
 from azure_functions_db import DbConfig, EngineProvider, FetchError, SourceConfigurationError, SqlAlchemySource
+from tests.conftest import temporary_database
+
+if TYPE_CHECKING:
+    from azure_functions_db.adapter.plan import Plan
 
 NewSource = Callable[..., SqlAlchemySource]
 
 
+@pytest.fixture(scope="module")
+def servers(postgres_url: str, mariadb_url: str) -> Iterator[dict[str, str]]:
+    """A database of this module on each server; the tests clear away their tables."""
+    with (
+        temporary_database(postgres_url, "DROP DATABASE {name} WITH (FORCE)") as postgres,
+        temporary_database(mariadb_url, "DROP DATABASE {name}") as mariadb,
+    ):
+        yield {"postgres": postgres, "mariadb": mariadb}
+
+
 @pytest.fixture(params=["sqlite", "postgres", "mariadb", "duckdb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "duckdb":
-        return f"duckdb:///{tmp_path / 'test.duckdb'}"
-    return str(request.getfixturevalue(f"{request.param}_database"))
+def url(request: pytest.FixtureRequest, tmp_path: Path, servers: dict[str, str]) -> str:
+    files = {"sqlite": f"sqlite:///{tmp_path / 'test.db'}", "duckdb": f"duckdb:///{tmp_path / 'test.duckdb'}"}
+    return {**servers, **files}[request.param]
 
 
 @pytest.fixture
@@ -34,8 +47,16 @@ def provider() -> Iterator[EngineProvider]:
 
 
 @pytest.fixture
-def engine(url: str, provider: EngineProvider) -> Engine:
-    return provider.get_engine(DbConfig(connection_url=url))
+def engine(url: str, provider: EngineProvider) -> Iterator[Engine]:
+    engine = provider.get_engine(DbConfig(connection_url=url))
+    yield engine
+    if engine.dialect.name in {"postgresql", "mysql"}:
+        quote = engine.dialect.identifier_preparer.quote_identifier
+        with engine.begin() as connection:
+            for table in inspect(connection).get_table_names():
+                connection.exec_driver_sql(f"DROP TABLE {quote(table)}")
+            if engine.dialect.name == "postgresql":
+                connection.exec_driver_sql("DROP TYPE IF EXISTS mood")
 
 
 @pytest.fixture
@@ -99,6 +120,7 @@ TYPES: dict[str, dict[str, tuple[str, list[str]]]] = {
     "bytes": {
         "postgresql": ("bytea", [r"'\x00'", r"'\x00ff'", r"'\x2725'"]),
         "duckdb": ("blob", [r"'\x00'", r"'\x00\xff'"]),
+        "sqlite": ("blob", ["x'00'", "x'00ff'", "x'2725'"]),
         "*": ("varbinary(20)", ["x'00'", "x'00ff'", "x'2725'"]),
     },
     "boolean": {"*": ("boolean", ["false", "true"])},
@@ -158,6 +180,7 @@ def test_single_precision_is_read_as_exactly_as_it_is_compared(mariadb_database:
         ("sqlite", "json", "'{}'"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
 def test_a_type_without_a_usable_order_is_refused(
     request: pytest.FixtureRequest, provider: EngineProvider, database: str, kind: str, value: str
 ) -> None:
@@ -253,12 +276,7 @@ def test_any_name_will_do(engine: Engine, new_source: NewSource, name: str) -> N
             f"CREATE TABLE {table} ({key} integer PRIMARY KEY, {cursor} integer)",
             f"INSERT INTO {table} VALUES (1, 7), (2, 7), (3, 8)",
         ):
-            plain = (
-                statement
-                if "%%" in statement or engine.dialect.paramstyle in {"qmark", "numeric_dollar"}
-                else statement
-            )
-            connection.exec_driver_sql(plain)
+            connection.exec_driver_sql(statement)
     source = new_source(table=f"t {name}", cursor_column=f"c {name}", pk_columns=[name], where="1 = 1")
     assert everything(source, 1) == [{name: i, f"c {name}": c} for i, c in ((1, 7), (2, 7), (3, 8))]
     projected = new_source(table=f"t {name}", cursor_column=f"c {name}", pk_columns=[name], columns=[name])
@@ -330,10 +348,9 @@ def test_partitions_share_every_row_once(engine: Engine, new_source: NewSource) 
 def test_a_new_column_is_seen_without_a_restart(engine: Engine, new_source: NewSource) -> None:
     run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c integer)", "INSERT INTO t VALUES (1, 1)")
     source = new_source()
-    for _ in range(7):  # often enough for a driver to have prepared the statement
-        result = source.fetch_changes({}, 5)
+    seen = [source.fetch_changes({}, 5) for _ in range(7)]  # often enough for a driver to prepare the statement
     run(engine, "ALTER TABLE t ADD COLUMN d decimal(10, 2)", "INSERT INTO t VALUES (2, 2, 1.5)")
-    records = source.fetch_changes(result.next_checkpoint, 5).records
+    records = source.fetch_changes(seen[-1].next_checkpoint, 5).records
     assert records == [{"id": 2, "c": 2, "d": Decimal("1.50")}]
 
 
@@ -353,7 +370,7 @@ def test_a_dropped_column_that_is_asked_for_is_an_error_of_the_definition(
     source = new_source(columns=["d"])
     source.fetch_changes({}, 5)
     run(engine, "ALTER TABLE t DROP COLUMN d")
-    with pytest.raises(SourceConfigurationError, match="'d'"):
+    with pytest.raises(SourceConfigurationError, match=r"['\"]d['\"]"):
         source.fetch_changes({}, 5)
 
 
@@ -373,7 +390,6 @@ def test_a_dropped_column_that_is_asked_for_is_an_error_of_the_definition(
         ({"where": "nothing = 1"}, "nothing"),
         ({"where": "id = = 1"}, "syntax|="),
         ({"query": "SELECT id FROM t"}, "'c'"),
-        ({"query": "SELECT id, c, c AS id FROM t"}, "several columns|uplicate"),
         ({"query": "SELEC id, c FROM t"}, "syntax|SELEC"),
     ],
 )
@@ -470,31 +486,56 @@ def test_a_page_is_an_index_range_wherever_it_begins(
 
 
 def _rows_touched(engine: Engine, source: SqlAlchemySource) -> int:
-    """How many rows the database looked at for a page near the end."""
+    """How many rows the database looks at for a page near the end."""
     plan = source._current_plan()
-    page = plan.page(2)
-    values = {**plan.parameters((19, 19_899)), "azfdb_limit": 11}
-    with create_engine(engine.url).connect() as connection:
+    with engine.connect() as connection:
         match engine.dialect.name:
             case "mysql":
-                connection.execute(page, values).fetchall()
+                connection.execute(text("FLUSH STATUS"))
+                connection.execute(plan.page(2), {**plan.parameters((19, 19_899)), "azfdb_limit": 11}).fetchall()
                 status = connection.execute(text("SHOW STATUS LIKE 'Handler_read%'")).all()
                 return sum(int(count) for _, count in status)
             case "sqlite":
-                shown = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {_plain(page, values, engine)}").all()
-                assert "USING INDEX i ((c,id)>(?,?))" in shown[0][3], shown
+                shown = _explained(connection, plan, "EXPLAIN QUERY PLAN")
+                assert "SEARCH t USING INDEX i (" in shown[0][3], shown
+                assert len(shown) == 1, shown  # no sorting
                 return 11
             case _:
-                shown = connection.exec_driver_sql(
-                    f"EXPLAIN (ANALYZE, FORMAT JSON) {_plain(page, values, engine)}"
-                ).scalar_one()
+                shown = _explained(connection, plan, "EXPLAIN (ANALYZE, FORMAT JSON)")[0][0]
                 scan = shown[0]["Plan"]["Plans"][0]
                 assert scan["Node Type"] == "Index Scan", shown
                 assert "ROW(c, id) > ROW(" in scan["Index Cond"], shown
                 return int(scan["Actual Rows"]) + int(scan.get("Rows Removed by Filter", 0))
 
 
-def _plain(page: Any, values: dict[str, Any], engine: Engine) -> str:
-    for name, value in values.items():
-        page = page.params({name: value})
-    return str(page.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True}))
+def _explained(connection: Connection, plan: Plan, explain: str) -> Any:
+    @event.listens_for(connection, "before_cursor_execute", retval=True)
+    def ask(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_others: Any) -> tuple[str, Any]:
+        return f"{explain} {statement}", parameters
+
+    result = connection.execute(plan.page(2), {**plan.parameters((19, 19_899)), "azfdb_limit": 11})
+    return result.cursor.fetchall()
+
+
+def test_columns_of_one_name_are_refused(postgres_database: str, provider: EngineProvider) -> None:
+    query = "SELECT 1 AS id, 2 AS c, 3 AS id"
+    source = SqlAlchemySource(
+        url=postgres_database, query=query, cursor_column="c", pk_columns=["id"], engine_provider=provider
+    )
+    with pytest.raises(SourceConfigurationError, match="several columns named 'id'"):
+        source.validate()
+
+
+def test_a_value_that_is_not_of_its_declared_type_comes_as_it_is(
+    sqlite_database: str, provider: EngineProvider
+) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=sqlite_database))
+    run(
+        engine,
+        "CREATE TABLE t (id integer PRIMARY KEY, c datetime)",
+        "INSERT INTO t VALUES (1, 'soon'), (2, '2026-01-01')",
+    )
+    source = SqlAlchemySource(
+        url=sqlite_database, table="t", cursor_column="c", pk_columns=["id"], engine_provider=provider
+    )
+    assert [record["c"] for record in everything(source, 5)] == [dt.datetime(2026, 1, 1), "soon"]  # noqa: DTZ001

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MYSQL_DEFINITION = {1052, 1054, 1064, 1109, 1142, 1143, 1146, 1248, 1305}
 _DUCKDB_DEFINITION = {"BinderException", "CatalogException", "ParserException", "PermissionException"}
 _SQLITE_DEFINITION = re.compile(
-    r"syntax error|no such|unrecognized token|incomplete input|ambiguous column", re.IGNORECASE
+    r"syntax error|no such|unknown database|unrecognized token|incomplete input|ambiguous column", re.IGNORECASE
 )
 
 

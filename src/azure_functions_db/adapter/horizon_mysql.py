@@ -44,7 +44,7 @@ _QUESTION = (
     "LEFT JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id"
 )
 _ASKED_AT = re.compile(re.escape(SIGNATURE) + r" /\* (\S+) \*/")
-# Transactions that have written nothing have no number of their own; what is shown lies above these.
+# A transaction that has written nothing has no number: MariaDB shows 0 or, like MySQL, something above these.
 _FIRST_MADE_UP = 1 << 48
 
 
@@ -161,6 +161,6 @@ class MysqlWatch(DrainingWatch):
 
 
 def _transaction(thread: int, started: Any, shown: Any, user: str | None, age: int | None) -> Transaction:
-    number = int(shown) if int(shown) < _FIRST_MADE_UP else None
+    number = int(shown) if 0 < int(shown) < _FIRST_MADE_UP else None
     mark = _Mark(int(thread), started, number)
     return Transaction(mark, str(thread), user, number is not None, None if age is None else float(age), mark)

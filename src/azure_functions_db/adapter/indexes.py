@@ -66,12 +66,11 @@ def _covers(columns: Sequence[str | None], wanted: Sequence[str], *, unique: boo
 
 
 def _ddl(engine: Engine, plan: Plan) -> str:
-    from sqlalchemy import Index, MetaData, Table
+    from sqlalchemy import Column, Index, MetaData, Table
     from sqlalchemy.schema import CreateIndex
 
-    table = plan.shape.relation
-    assert isinstance(table, Table)  # noqa: S101 - a source of a table has one
-    columns = plan.definition.order_columns
-    bare = table.to_metadata(MetaData())
-    index = Index("_".join(["ix", table.name, *columns])[:60], *(bare.c[name] for name in columns))
+    definition = plan.definition
+    columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
+    Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
+    index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
     return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())

@@ -36,7 +36,7 @@ class Plan:
     def __init__(self, definition: Definition, shape: Shape, dialect: Dialect) -> None:
         shape.require(definition.needed_columns)
         for name in definition.order_columns:
-            values.require_orderable(name, shape.types[name], dialect)
+            values.require_orderable(name, shape.types[name], dialect, described=definition.table is not None)
         self.definition = definition
         self.shape = shape
         self.dialect = dialect
@@ -110,10 +110,12 @@ class Plan:
     def records(self, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
         """Return the records of a page."""
         if header not in self._builders:
-            names = self._own(header)
-            converters = [self._converter(name, code) for name, code in zip(names, header.codes, strict=False)]
-            self._builders[header] = row_builder(names, converters, len(self.exact))
-        return self._builders[header](rows)
+            self._builders[header] = self._builder(header)
+        try:
+            return self._builders[header](rows)
+        except (TypeError, ValueError, ArithmeticError):
+            # SQLite keeps any value in any column: one that is not of the declared type is handed out as it is.
+            return self._builder(header, lenient=True)(rows)
 
     def fits(self, header: Header) -> bool:
         """Tell whether a result has the columns that this plan was made for."""
@@ -128,10 +130,12 @@ class Plan:
 
     def _raw(self, names: Sequence[str]) -> Select[Any]:
         """Select columns of the position, to be had as the driver gives them."""
-        from sqlalchemy import select, type_coerce, types
+        from sqlalchemy import select, type_coerce
+
+        from azure_functions_db.adapter.rawtype import Raw
 
         columns = [self.exact.get(name, self.shape.column(name)) for name in names]
-        raw: Any = select(*(type_coerce(column, types.NullType()) for column in columns))
+        raw: Any = select(*(type_coerce(column, Raw()) for column in columns))
         return raw  # type: ignore[no-any-return]  # the checker cannot count the columns
 
     def _below(self, *, bounded: bool) -> list[ColumnElement[bool]]:
@@ -139,6 +143,13 @@ class Plan:
 
     def _own(self, header: Header) -> tuple[str, ...]:
         return header.names[: len(header.names) - len(self.exact)]
+
+    def _builder(self, header: Header, *, lenient: bool = False) -> Callable[[Sequence[Any]], list[RawRecord]]:
+        names = self._own(header)
+        converters = [self._converter(name, code) for name, code in zip(names, header.codes, strict=False)]
+        if lenient:
+            converters = [convert and values.lenient(convert) for convert in converters]
+        return row_builder(names, converters, len(self.exact))
 
     def _converter(self, name: str, code: Any) -> Callable[[Any], Any] | None:
         kind = self.shape.types.get(name)
@@ -154,7 +165,7 @@ class Plan:
         return select(*(self.shape.column(name) for name in self.definition.needed_columns), *extras)
 
     def _filtered(self, everything: Select[Any], given: int, *, inclusive: bool) -> Select[Any]:
-        if not given:
+        if not given or self.dialect.name == "duckdb":  # which takes a row that begins with NULL for a high one
             everything = everything.where(self.cursor.is_not(None))
         return everything.where(*self._after(given, inclusive=inclusive), *self._own_filter())
 

@@ -30,6 +30,8 @@ class Shape:
 
     relation: FromClause
     types: Mapping[str, TypeEngine[Any]]
+    table: Table | None = None
+    """The table as it was reflected; None for a query."""
 
     def column(self, name: str) -> ColumnElement[Any]:
         """Return the column to use in an expression."""
@@ -49,9 +51,9 @@ def table_shape(engine: Engine, name: str, schema: str | None) -> Shape:
     return _shape_of(table_of(engine, name, schema))
 
 
-def renewed_table_shape(engine: Engine, known: Shape) -> Shape:
+def renewed_table_shape(engine: Engine, known: Table) -> Shape:
     """Return the table's shape as it is now."""
-    return _shape_of(refreshed(engine, known.relation))  # type: ignore[arg-type]  # made of a Table
+    return _shape_of(refreshed(engine, known))
 
 
 def query_shape(connection: Connection, definition: Definition) -> Shape:
@@ -90,7 +92,15 @@ def header_of(dialect: Dialect, description: Sequence[Any]) -> Header:
 
 
 def _shape_of(table: Table) -> Shape:
-    return Shape(table, {column.name: column.type for column in table.columns})
+    from sqlalchemy import column
+    from sqlalchemy import table as lightweight
+
+    # SQLAlchemy reads the columns of MySQL out of its DDL, with backticks inside of a name still doubled.
+    types = {one.name.replace("``", "`"): one.type for one in table.columns}
+    if all(name in table.columns for name in types):
+        return Shape(table, types, table)
+    named = lightweight(table.name, *(column(name, kind) for name, kind in types.items()), schema=table.schema)
+    return Shape(named, types, table)
 
 
 def _described(connection: Connection, description: Sequence[Any]) -> dict[str, TypeEngine[Any]]:

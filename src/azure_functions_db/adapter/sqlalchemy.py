@@ -322,7 +322,8 @@ class SqlAlchemySource:
         known, engine = self._plan, self._engine()
         if known is None:
             return False
-        shape = renewed_table_shape(engine, known.shape) if self._definition.table else self._shape(engine)
+        table = known.shape.table
+        shape = self._shape(engine) if table is None else renewed_table_shape(engine, table)
         self._plan = Plan(self._definition, shape, engine.dialect)
         return repr(shape.types) != repr(known.shape.types)
 

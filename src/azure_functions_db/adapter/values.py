@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 _MYSQL = {"mysql", "mariadb"}
 
 
-def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect) -> None:
-    """Refuse a column whose values have no order that a checkpoint can hold."""
+def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect, *, described: bool) -> None:
+    """Refuse a column whose values have no order that a checkpoint can hold.
+
+    ``described`` says that the database told the type, so that one which is not known is not usable either.
+    """
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql
 
@@ -34,7 +37,7 @@ def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect) -> Non
     if dialect.name in _MYSQL:
         # An ENUM is sorted by its position and compared by its text; a BIT comes as bytes, compared as a number.
         refused += (types.Enum, mysql.SET, mysql.BIT)
-    untyped = type(kind) is types.NullType and dialect.name == "postgresql"
+    untyped = described and type(kind) is types.NullType and dialect.name == "postgresql"
     if untyped or isinstance(kind, refused) or type(kind).__name__.upper() in _UNORDERED:
         raise SourceConfigurationError(f"Column {name!r} cannot be a cursor or key: its type is {type_name(kind)}")
 
@@ -65,7 +68,9 @@ def bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[A
     """Return a parameter for a driver's value, compared as the column's own type."""
     from sqlalchemy import bindparam, cast, types
 
-    parameter = bindparam(name, type_=types.NullType())
+    from azure_functions_db.adapter.rawtype import Raw
+
+    parameter = bindparam(name, type_=Raw())
     compared = (types.Numeric, types.Float, types.DateTime, types.Date, types.Time, types.Uuid)
     if dialect.name in {"postgresql", "mssql"} and isinstance(kind, compared):
         return cast(parameter, kind)
@@ -90,6 +95,18 @@ def converter(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Callable[[A
     if dialect.name in _MYSQL and isinstance(kind, types.Time):
         return _time_of_day
     return kind.dialect_impl(dialect).result_processor(dialect, code)
+
+
+def lenient(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the conversion made so that a value it cannot take stays as it is."""
+
+    def converted(value: Any) -> Any:
+        try:
+            return convert(value)
+        except (TypeError, ValueError, ArithmeticError):
+            return value
+
+    return converted
 
 
 def storable(value: Any) -> CursorPart:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,8 @@ from azure_functions_db.adapter.keyset import after
 
 
 def sql(dialect: str, names: int) -> str:
-    columns = [column(name) for name in "cde"[:names]]
-    values = [bindparam(f"v{i}") for i in range(names)]
+    columns: list[Any] = [column(name) for name in "cde"[:names]]
+    values: list[Any] = [bindparam(f"v{i}") for i in range(names)]
     return " ".join(str(after(columns, values, dialect)).split())
 
 
@@ -40,8 +41,8 @@ engine = create_engine("sqlite://")
 def test_both_forms_mean_the_order_of_tuples(position: tuple[int, int, int]) -> None:
     everything = list(itertools.product(range(3), repeat=3))
     rows = " UNION ALL ".join(f"SELECT {c} AS c, {d} AS d, {e} AS e" for c, d, e in everything)
-    columns = [column(name) for name in "cde"]
-    values = [bindparam(f"v{i}", value) for i, value in enumerate(position)]
+    columns: list[Any] = [column(name) for name in "cde"]
+    values: list[Any] = [bindparam(f"v{i}", value) for i, value in enumerate(position)]
     with engine.connect() as connection:
         for dialect in ("postgresql", "mysql"):
             query = select(*columns).select_from(text(f"({rows})")).where(after(columns, values, dialect))

@@ -1,0 +1,420 @@
+"""Rows that are stamped early and committed late: each way, one by one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+
+from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
+from tests.integration.traffic import create_table
+
+Session = Callable[[], Connection]
+NewSource = Callable[..., SqlAlchemySource]
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    """A database whose tables belong to the superuser; the poller logs in as somebody who may only read."""
+    found = str(request.getfixturevalue(getattr(request, "param", "postgres_database")))
+    create_table(found)
+    return found
+
+
+@pytest.fixture
+def provider() -> Iterator[EngineProvider]:
+    provider = EngineProvider()
+    yield provider
+    provider.dispose_all()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with ExitStack() as sessions:
+        yield lambda: sessions.enter_context(engine.connect())
+
+
+@pytest.fixture
+def poller_url(url: str, engine: Engine) -> Iterator[str]:
+    """The URL of an ordinary role that may read the table and nothing else."""
+    if engine.dialect.name != "postgresql":
+        yield url
+        return
+    role = make_url(url).database
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'reads'"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"))
+    yield make_url(url).set(username=role, password="reads").render_as_string(hide_password=False)
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP OWNED BY {role}"))
+        connection.execute(text(f"DROP ROLE {role}"))
+
+
+@pytest.fixture
+def new_source(poller_url: str, provider: EngineProvider) -> NewSource:
+    def new_source(cursor: str = "stamp", **options: Any) -> SqlAlchemySource:
+        return SqlAlchemySource(
+            url=poller_url,
+            table="changes",
+            cursor_column=cursor,
+            pk_columns=["id"],
+            engine_provider=provider,
+            **{"horizon_wait_seconds": 0.3, **options},
+        )
+
+    return new_source
+
+
+def insert(connection: Connection, stamp: Any = None, number: int | None = None) -> int:
+    columns, values = ["version", "stamp"], ["1", ":stamp" if isinstance(stamp, dt.datetime) else stamp or "now()"]
+    if number is not None:
+        columns, values = ["id", *columns], [str(number), *values]
+    statement = f"INSERT INTO changes ({', '.join(columns)}) VALUES ({', '.join(values)})"
+    parameters = {"stamp": stamp} if isinstance(stamp, dt.datetime) else {}
+    if connection.dialect.name == "postgresql":
+        return int(connection.execute(text(f"{statement} RETURNING id"), parameters).scalar_one())
+    return int(connection.execute(text(statement.replace("now()", "now(6)")), parameters).lastrowid)
+
+
+class Poll:
+    """Fetches on from where it stands."""
+
+    def __init__(self, source: SqlAlchemySource) -> None:
+        self.source = source
+        self.checkpoint: dict[str, Any] = {}
+
+    def __call__(self) -> list[int]:
+        result = self.source.fetch_changes(self.checkpoint, 100)
+        self.checkpoint = result.next_checkpoint
+        self.horizon = result.horizon
+        return sorted(record["id"] for record in result.records)
+
+
+def stamped_by_now(connection: Connection) -> dict[str, Any]:
+    connection.execute(text("SELECT 1"))
+    return {"stamp": "now()"}
+
+
+def stamped_by_clock(connection: Connection) -> dict[str, Any]:
+    return {"stamp": connection.execute(text("SELECT clock_timestamp()")).scalar_one()}
+
+
+def stamped_by_client(connection: Connection) -> dict[str, Any]:
+    connection.execute(text("SELECT 1"))
+    return {"stamp": dt.datetime.now(dt.UTC)}
+
+
+def numbered_by_sequence(connection: Connection) -> dict[str, Any]:
+    return {"number": connection.execute(text("SELECT nextval('changes_id_seq')")).scalar_one()}
+
+
+STAMPS = [
+    (stamped_by_now, "stamp"),
+    (stamped_by_clock, "stamp"),
+    (stamped_by_client, "stamp"),
+    (numbered_by_sequence, "id"),
+]
+
+
+@pytest.mark.parametrize(("take", "cursor"), STAMPS)
+def test_a_transaction_that_took_its_stamp_long_before_its_first_write_is_waited_for(
+    session: Session, new_source: NewSource, take: Callable[[Connection], dict[str, Any]], cursor: str
+) -> None:
+    early, late = session(), session()
+    taken = take(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source(cursor))
+
+    assert poll() == []  # the row is there, but an earlier one may follow
+    first = insert(early, **taken)
+    assert poll() == []
+    early.commit()
+    assert poll() == sorted([first, second])
+
+
+@pytest.mark.parametrize(("take", "cursor"), STAMPS)
+def test_plain_polling_loses_that_row(
+    session: Session, new_source: NewSource, take: Callable[[Connection], dict[str, Any]], cursor: str
+) -> None:
+    early, late = session(), session()
+    taken = take(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source(cursor, in_flight="ignore"))
+
+    assert poll() == [second]
+    insert(early, **taken)
+    early.commit()
+    assert poll() == []
+
+
+def test_a_fresh_process_is_as_careful(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    first = insert(early)
+    second = insert(late)
+    late.commit()
+    assert Poll(new_source())() == []
+    early.commit()
+    assert Poll(new_source())() == [first, second]
+
+
+def test_what_was_settled_before_is_delivered_while_others_are_waited_for(
+    session: Session, new_source: NewSource
+) -> None:
+    settled, early = session(), session()
+    first = insert(settled)
+    settled.commit()
+    poll = Poll(new_source())
+    assert poll() == [first]
+    insert(early)
+    second = insert(settled)
+    settled.commit()
+    assert poll() == []
+    early.rollback()
+    assert poll() == [second]
+
+
+def test_a_transaction_that_began_later_is_not_waited_for(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source())
+    assert poll() == []
+    insert(late)  # begins after the second row was seen, and stays open
+    early.rollback()
+    assert poll() == [second]
+
+
+def test_savepoints_belong_to_their_transaction(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    early.execute(text("SAVEPOINT a"))
+    insert(early)
+    early.execute(text("ROLLBACK TO SAVEPOINT a"))
+    early.execute(text("SAVEPOINT b"))
+    kept = insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source("id"))
+    assert poll() == []
+    early.commit()
+    assert poll() == [kept, second]
+
+
+@pytest.mark.parametrize("prepared_when", ["before the look", "between two looks"])
+def test_a_prepared_transaction_is_waited_for(session: Session, new_source: NewSource, prepared_when: str) -> None:
+    early, late = session(), session()
+    first = insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source())
+    if prepared_when == "between two looks":
+        assert poll() == []
+    early.execute(text(f"PREPARE TRANSACTION '{prepared_when}'"))
+    early.commit()
+    assert poll() == []
+    assert poll() == []
+    assert poll.horizon is not None
+    assert poll.horizon.holders[0].session.startswith("prepared")
+    early.connection.driver_connection.autocommit = True  # type: ignore[union-attr]
+    early.exec_driver_sql(f"COMMIT PREPARED '{prepared_when}'")
+    assert poll() == [first, second]
+
+
+def test_sessions_of_other_databases_do_not_count(session: Session, new_source: NewSource, postgres_url: str) -> None:
+    elsewhere = create_engine(postgres_url)
+    with elsewhere.connect() as other:
+        other.execute(text("SELECT pg_current_xact_id()"))
+        here = session()
+        row = insert(here)
+        here.commit()
+        assert Poll(new_source())() == [row]
+    elsewhere.dispose()
+
+
+def test_whoever_holds_the_horizon_is_named(session: Session, new_source: NewSource, url: str) -> None:
+    idle, writer = session(), session()
+    idle.execute(text("SELECT 1"))
+    pid = idle.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    insert(writer)
+    writer.commit()
+    poll = Poll(new_source())
+    assert poll() == []
+    assert poll.horizon is not None
+    (holder,) = poll.horizon.holders
+    assert holder.session == str(pid)
+    assert holder.user == make_url(url).username
+    assert holder.age_seconds is not None
+    assert poll.horizon.age_seconds > 0
+
+
+def test_an_idle_session_delays_only_up_to_the_cap(
+    session: Session, new_source: NewSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    idle, writer = session(), session()
+    idle.execute(text("SELECT 1"))
+    row = insert(writer)
+    writer.commit()
+    poll = Poll(new_source(horizon_cap_seconds=0.6))
+    assert poll() == []
+    with caplog.at_level(logging.WARNING):
+        delivered = poll() or poll()
+    assert delivered == [row]
+    assert "no longer waits for session" in caplog.text
+
+
+def test_a_session_that_has_written_is_waited_for_beyond_the_cap(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    first = insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source(horizon_cap_seconds=0.1))
+    assert poll() == []
+    assert poll() == []
+    early.commit()
+    assert poll() == [first, second]
+
+
+def test_a_row_from_the_future_does_not_hide_those_before_it(session: Session, new_source: NewSource) -> None:
+    writer = session()
+    ahead = insert(writer, dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2))
+    writer.commit()
+    poll = Poll(new_source(settle_seconds=0.1))
+    assert poll() == []
+    behind = insert(writer, "clock_timestamp()")
+    writer.commit()
+    delivered: list[int] = []
+    while ahead not in delivered:
+        delivered += poll()
+    assert sorted(delivered) == sorted([ahead, behind])
+
+
+def test_a_sequence_that_is_drawn_from_in_advance_is_told(
+    engine: Engine, new_source: NewSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert new_source("id").late_commit_grade() == "exact"
+    with engine.begin() as connection:
+        connection.execute(text("ALTER SEQUENCE changes_id_seq CACHE 20"))
+    with caplog.at_level(logging.WARNING):
+        assert new_source("id").late_commit_grade() == "none"
+    assert "20 numbers at a time" in caplog.text
+
+
+# MariaDB
+
+
+@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
+@pytest.mark.parametrize("cursor", ["stamp", "id"])
+def test_on_mariadb_a_late_commit_is_waited_for(session: Session, new_source: NewSource, cursor: str) -> None:
+    early, late = session(), session()
+    first = insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source(cursor, horizon_wait_seconds=1))
+    assert poll() == []
+    assert poll.horizon is not None
+    assert poll.horizon.holders
+    early.commit()
+    poll.source = new_source(cursor, horizon_wait_seconds=20)
+    assert poll() == [first, second]
+
+
+@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
+def test_on_mariadb_a_stamp_taken_before_the_first_write_counts(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    early.execute(text("SELECT id FROM changes LIMIT 1"))
+    stamp = early.execute(text("SELECT now(6)")).scalar_one()
+    second = insert(late)
+    late.commit()
+    poll = Poll(new_source(horizon_wait_seconds=1))
+    assert poll() == []
+    first = insert(early, stamp)
+    assert poll() == []
+    early.commit()
+    poll.source = new_source(horizon_wait_seconds=20)
+    assert sorted(poll()) == sorted([first, second])
+
+
+@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
+def test_on_mariadb_whole_seconds_are_delivered_once_they_are_over(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE changes MODIFY stamp datetime NOT NULL"))
+    writer = session()
+    insert(writer, number=5)
+    writer.commit()
+    poll = Poll(new_source(horizon_wait_seconds=20))
+    delivered = poll()
+    insert(writer, number=3)
+    writer.commit()
+    assert sorted(delivered + poll()) == [3, 5]
+
+
+@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
+def test_without_the_privilege_the_source_says_so_and_reads_on(
+    engine: Engine, url: str, provider: EngineProvider, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = make_url(url).database
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE USER {name} IDENTIFIED BY 'reads'"))
+        connection.execute(text(f"GRANT SELECT ON {name}.* TO {name}"))
+    row = insert(writer := session())
+    writer.commit()
+    reader = make_url(url).set(username=name, password="reads").render_as_string(hide_password=False)
+    source = SqlAlchemySource(
+        url=reader, table="changes", cursor_column="stamp", pk_columns=["id"], engine_provider=provider
+    )
+    with caplog.at_level(logging.WARNING):
+        assert [record["id"] for record in source.fetch_changes({}, 5).records] == [row]
+        source.fetch_changes({}, 5)
+    assert caplog.text.count("PROCESS") == 1
+    assert source.late_commit_grade() == "none"
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP USER {name}"))
+
+
+# Elsewhere
+
+
+def test_a_distance_from_the_clock_where_nothing_else_helps(sqlite_database: str, provider: EngineProvider) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=sqlite_database))
+    now = dt.datetime.now(dt.UTC)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE changes (id integer PRIMARY KEY, stamp datetime)"))
+        for number, seconds in ((1, 60), (2, 0)):
+            stamp = (now - dt.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")
+            connection.execute(text("INSERT INTO changes VALUES (:i, :s)"), {"i": number, "s": stamp})
+    options: dict[str, Any] = {"table": "changes", "pk_columns": ["id"], "engine_provider": provider}
+    source = SqlAlchemySource(url=sqlite_database, cursor_column="stamp", settle_seconds=30, **options)
+    assert [record["id"] for record in source.fetch_changes({}, 5).records] == [1]
+    assert source.late_commit_grade() == "settled"
+    assert SqlAlchemySource(url=sqlite_database, cursor_column="id", **options).late_commit_grade() == "exact"
+
+
+def test_where_the_database_cannot_tell_it_is_said_once(
+    sqlite_database: str, provider: EngineProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=sqlite_database))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE changes (id integer PRIMARY KEY, stamp datetime)"))
+    options: dict[str, Any] = {"table": "changes", "pk_columns": ["id"], "engine_provider": provider}
+    source = SqlAlchemySource(url=sqlite_database, cursor_column="stamp", **options)
+    with caplog.at_level(logging.WARNING):
+        source.fetch_changes({}, 1)
+        source.fetch_changes({}, 1)
+    assert caplog.text.count("may miss rows that commit late") == 1
+    assert source.late_commit_grade() == "none"
