@@ -24,8 +24,8 @@ def test_an_added_column_is_seen_at_once(place: Place) -> None:
         reader.query("SELECT * FROM items WHERE id = :id", params={"id": 1})
     place.execute("ALTER TABLE items ADD COLUMN extra INTEGER DEFAULT 3")
 
-    assert reader.get(pk={"id": 1}) == {"id": 1, "code": None, "name": None, "size": 7, "extra": 3}
     assert reader.query("SELECT * FROM items WHERE id = :id", params={"id": 1})[0]["extra"] == 3
+    assert reader.get(pk={"id": 1}) == {"id": 1, "code": None, "name": None, "size": 7, "extra": 3}
     writer.insert(data={"id": 2, "extra": 4})
     writer.insert_many(rows=[{"id": 3, "extra": 5}])
     assert [row["extra"] for row in place.rows()] == [3, 4, 5]
