@@ -9,6 +9,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool
 
 from azure_functions_db import ConfigurationError, DbConfig, DbConnectionError, DbReader, DbWriter, WriteError
+from azure_functions_db.binding import bulk
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ def test_an_added_column_is_seen_at_once(place: Place) -> None:
         reader.query("SELECT * FROM items WHERE id = :id", params={"id": 1})
     place.execute("ALTER TABLE items ADD COLUMN extra INTEGER DEFAULT 3")
 
-    assert reader.get(pk={"id": 1}) == {"id": 1, "code": None, "name": None, "size": 7, "extra": 3}
     assert reader.query("SELECT * FROM items WHERE id = :id", params={"id": 1})[0]["extra"] == 3
+    assert reader.get(pk={"id": 1}) == {"id": 1, "code": None, "name": None, "size": 7, "extra": 3}
     writer.insert(data={"id": 2, "extra": 4})
     writer.insert_many(rows=[{"id": 3, "extra": 5}])
     assert [row["extra"] for row in place.rows()] == [3, 4, 5]
@@ -161,7 +162,8 @@ def test_any_name_works_on_every_path(place: Place, count: int) -> None:
     assert reader.get(pk={"id": 9999}) is None
 
 
-def test_long_rows_stay_within_the_servers_packet(mariadb: Place) -> None:
+def test_long_rows_stay_within_the_servers_packet(mariadb: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_STATEMENT_BYTES", 10**9)
     mariadb.execute("CREATE TABLE texts (id INTEGER PRIMARY KEY, body LONGTEXT)")
     packet = int(mariadb.rows("SELECT @@max_allowed_packet AS n")[0]["n"])
     body = "é" * 300_000
