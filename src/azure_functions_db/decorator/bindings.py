@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.database import database_of
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
+from azure_functions_db.decorator.options import PollOptions, check_options
 from azure_functions_db.decorator.out import OutputInjection, action_of
 from azure_functions_db.decorator.partitions import pollers_of
 from azure_functions_db.decorator.plan import with_injection, with_polling
@@ -22,33 +23,12 @@ if TYPE_CHECKING:
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.ports import (
         ChangeSource,
-        MetricsCollector,
-        Observer,
-        QuarantineSink,
         SourceAdapter,
         StateStore,
     )
-    from azure_functions_db.trigger.retry import RetryPolicy
 
     Function = Callable[..., Any]
     Decorator = Callable[[Function], Function]
-
-
-class PollOptions(TypedDict, total=False):
-    """What a trigger passes on to its `PollTrigger`, which has the defaults."""
-
-    normalizer: Any
-    batch_size: int
-    max_batches_per_tick: int
-    lease_ttl_seconds: float
-    retry_policy: RetryPolicy | None
-    metrics: MetricsCollector | None
-    time_budget_seconds: float | None
-    quarantine: QuarantineSink | None
-    max_attempts: int
-    model: type[Any] | None
-    transactional: bool
-    observers: Sequence[Observer]
 
 
 class DbBindings:
@@ -80,6 +60,7 @@ class DbBindings:
         them side by side, or the one whose number (from 0) the function ``partition`` tells from
         the host's arguments.
         """
+        check_options(options)
         if partition is not None and partitions == 1:
             raise ConfigurationError("partition= chooses one of several partitions: give partitions= too")
         chosen = None if partition is None else resolver_of("partition", partition)

@@ -191,12 +191,20 @@ def test_exactly_one_database_is_given(kind: str, place: dict[str, Any]) -> None
         ({"partition": lambda req: 0}, "give partitions= too"),
         ({"batch_size": 0}, "batch_size"),
         ({"lease_ttl_seconds": 0}, "lease_ttl_seconds"),
+        ({"batchsize": 10}, "no option 'batchsize'; it has: .*batch_size"),
+        ({"quarantine": "file"}, "quarantine= was given a str, which has no put"),
+        ({"metrics": print}, "has no increment"),
+        ({"retry_policy": 3}, "has no pauses"),
+        ({"normalizer": "x"}, "has no __call__"),
+        ({"transactional": True}, "SqlStateStore"),
+        ({"source": "orders"}, "str"),
+        ({"checkpoint_store": "blob"}, "no state store"),
     ],
 )
 def test_wrong_options_of_a_trigger_are_refused(options: dict[str, Any], message: str) -> None:
-    trigger = functools.partial(db.trigger, arg_name="first", source=Source(), checkpoint_store=MemoryStateStore())
+    given: dict[str, Any] = {"source": Source(), "checkpoint_store": MemoryStateStore(), **options}
     with pytest.raises(ConfigurationError, match=message):
-        trigger(**options)(decorated())
+        db.trigger(arg_name="first", **given)(decorated())
 
 
 def test_metadata_tells_what_is_bound_without_credentials() -> None:

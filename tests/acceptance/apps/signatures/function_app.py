@@ -38,14 +38,14 @@ def hidden_type_is_for_checkers_only(req: func.HttpRequest, invoice: Invoice) ->
 @app.route(route="keyword")
 @db.inject_reader("reader", url=URL)
 def keyword_only(req: func.HttpRequest, *, reader: DbReader) -> func.HttpResponse:
-    return func.HttpResponse(str(reader.scalar("SELECT count(*) FROM invoices", params={})))
+    return func.HttpResponse(str(reader.scalar("SELECT count(*) FROM invoices WHERE id = 1", params={})))
 
 
 @app.route(route="default")
 @db.inject_reader("reader", url=URL)
 async def with_default(req: func.HttpRequest, reader: AsyncDbReader | None = None) -> func.HttpResponse:
     assert reader is not None
-    return func.HttpResponse(str(await reader.scalar("SELECT count(*) FROM invoices", params={})))
+    return func.HttpResponse(str(await reader.scalar("SELECT count(*) FROM invoices WHERE id = 1", params={})))
 
 
 @app.route(route="context")

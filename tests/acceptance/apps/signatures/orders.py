@@ -13,6 +13,6 @@ db = DbBindings()
 
 
 @bp.route(route="blueprint")
-@db.input("rows", url="%APP_DB%", query="SELECT customer FROM invoices ORDER BY id")
+@db.input("rows", url="%APP_DB%", query="SELECT customer FROM invoices WHERE id = 1")
 def in_a_blueprint(req: func.HttpRequest, rows: list[dict[str, Any]]) -> func.HttpResponse:
     return func.HttpResponse(",".join(row["customer"] for row in rows))
