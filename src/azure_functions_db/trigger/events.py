@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from azure_functions_db.core.serializers import json_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import NoReturn, Self
 
     from azure_functions_db.core.types import CursorPart, SourceDescriptor
 
-Seed = Any
-"""The state of a hash to which an event adds what is its own (hashlib names no type for it)."""
-
 Operation = Literal["insert", "update", "upsert", "delete", "unknown"]
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
-_SEPARATOR: Final = "\x1f"
 _PLAIN: Final = frozenset({int, str})
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
@@ -39,6 +35,32 @@ class _Epochs(dict[dt.tzinfo | None, dt.datetime]):
 _EPOCHS: Final = _Epochs()
 
 
+class Identities:
+    """The stable ids of the events of a batch, made all at once when the first is asked for."""
+
+    __slots__ = ("_changes", "_source", "made")
+
+    def __init__(self, source: SourceDescriptor, changes: Callable[[], Iterable[tuple[str, Any, Any]]]) -> None:
+        self._source = source
+        self._changes = changes
+        self.made: list[str] | None = None
+
+    def make(self) -> list[str]:
+        """Return a SHA-256 over source, operation, cursor and key for each change, in order."""
+        seed = hashlib.sha256(f"{self._source.name}\x1f{self._source.fingerprint}\x1f".encode())
+        made = []
+        for op, cursor, key in self._changes():
+            # What most cursors and keys are is written out here: calls are what costs.
+            if cursor.__class__ is dt.datetime:
+                cursor = (cursor - _EPOCHS[cursor.tzinfo]) // _MICROSECOND  # noqa: PLW2901 - the same, as a number
+            keys = repr(key) if key.__class__ in _PLAIN else _text(key)
+            digest = seed.copy()
+            digest.update(f"{op}\x1f{cursor!r}\x1f{keys}".encode())
+            made.append(digest.hexdigest())
+        self.made = made
+        return made
+
+
 class OpenRowChange:
     """A `RowChange` while its fields are being set.
 
@@ -46,12 +68,13 @@ class OpenRowChange:
     whose class is then changed to the sealed one: events are made by the thousand.
     """
 
-    __slots__ = ("_identity", "_key", "after", "before", "cursor", "metadata", "op", "source")
+    __slots__ = ("_columns", "_identities", "_index", "_key", "after", "before", "cursor", "metadata", "op", "source")
 
-    _identity: str | Seed
-    """The event's id, or what it is to be made from when somebody asks for it."""
-    _key: str | Mapping[str, CursorPart]
-    """The key, or the name of the column of ``after`` that is the key."""
+    _identities: Identities
+    _index: int
+    _columns: str | tuple[str, ...]
+    _key: Any
+    """The value of the key column, or a tuple of the values of all key columns."""
     op: Operation
     source: SourceDescriptor
     cursor: CursorPart
@@ -82,10 +105,14 @@ class RowChange(OpenRowChange):
         after: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
+        columns, key = next(iter(pk.items())) if len(pk) == 1 else (tuple(pk), tuple(pk.values()))
         made: Any = OpenRowChange()
-        made._identity, made._key = event_id or seed_of(source), pk  # noqa: SLF001 - made here
+        made._columns, made._key = columns, key  # noqa: SLF001 - made here
+        made._identities, made._index = Identities(source, lambda: [(op, cursor, key)]), 0  # noqa: SLF001 - made here
         made.op, made.source, made.cursor = op, source, cursor
         made.before, made.after, made.metadata = before, after, metadata or {}
+        if event_id is not None:
+            made._identities.made = [event_id]  # noqa: SLF001 - made here
         made.__class__ = cls
         return made  # type: ignore[no-any-return]
 
@@ -93,29 +120,16 @@ class RowChange(OpenRowChange):
         """Keep the fields that `__new__` has set."""
 
     @property
-    def pk(self) -> Mapping[str, CursorPart]:
-        """The key of the row: column name to value."""
-        key = self._key
-        return {key: self.after[key]} if isinstance(key, str) else key  # type: ignore[index]
+    def event_id(self) -> str:
+        """The stable id of this change."""
+        identities = self._identities
+        return (identities.made or identities.make())[self._index]
 
     @property
-    def event_id(self) -> str:
-        """The stable id of this change; made when it is first asked for."""
-        known = self._identity
-        if isinstance(known, str):
-            return known
-        cursor: Any = self.cursor
-        key = self._key
-        # What nearly all keys are is written out here: this runs for every event, and calls cost.
-        value: Any = self.after[key] if isinstance(key, str) else key  # type: ignore[index]
-        keys = repr(value) if value.__class__ in _PLAIN else _SEPARATOR.join(map(_text, self.pk.values()))
-        if cursor.__class__ is dt.datetime:
-            cursor = (cursor - _EPOCHS[cursor.tzinfo]) // _MICROSECOND
-        digest = known.copy()
-        digest.update(f"{self.op}\x1f{cursor!r}\x1f{keys}".encode())
-        made: str = digest.hexdigest()
-        _remember_id(self, made)
-        return made
+    def pk(self) -> Mapping[str, CursorPart]:
+        """The key of the row: column name to value."""
+        columns = self._columns
+        return {columns: self._key} if isinstance(columns, str) else dict(zip(columns, self._key, strict=True))
 
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
@@ -164,21 +178,14 @@ class RowChange(OpenRowChange):
         return RowChange, _values(self)
 
 
-# Past the seal, once.
-_remember_id: Callable[[RowChange, str], None] = vars(OpenRowChange)["_identity"].__set__
-
-
 def _values(change: RowChange) -> tuple[Any, ...]:
     return tuple(getattr(change, name) for name in _FIELDS)
-
-
-def seed_of(source: SourceDescriptor) -> Seed:
-    """Return the beginning of every event id of this source."""
-    return hashlib.sha256(f"{source.name}\x1f{source.fingerprint}\x1f".encode())
 
 
 def _text(value: Any) -> str:
     """Return a text that is one for one with the value and does not depend on a session's time zone."""
     if value.__class__ is dt.datetime:
         return repr((value - _EPOCHS[value.tzinfo]) // _MICROSECOND)
+    if value.__class__ is tuple:
+        return "\x1f".join(map(_text, value))
     return repr(value)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
-from azure_functions_db.core.types import CursorPart, RawRecord
-from azure_functions_db.trigger.events import OpenRowChange, Operation, RowChange, seed_of
+from azure_functions_db.trigger.events import Identities, OpenRowChange, RowChange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from azure_functions_db.core.types import SourceDescriptor
+    from azure_functions_db.core.types import RawRecord, SourceDescriptor
+    from azure_functions_db.trigger.events import Operation
 
 
 class Normalizer(Protocol):
@@ -38,13 +36,15 @@ class RecordNormalizer:
     def __init__(
         self,
         cursor_column: str,
-        pk_columns: Sequence[str],
+        pk_columns: str | Sequence[str],
         *,
         created_column: str | None = None,
         deleted_column: str | None = None,
     ) -> None:
         self._cursor_column = cursor_column
-        self._keys_of = _keys_reader(pk_columns)
+        columns = (pk_columns,) if isinstance(pk_columns, str) else tuple(pk_columns)
+        self._columns = columns[0] if len(columns) == 1 else columns
+        self._keys_of = _keys_reader(columns)
         self._operations_of = _operations_reader(cursor_column, created_column, deleted_column)
 
     def __call__(self, record: RawRecord, source: SourceDescriptor, /) -> RowChange:
@@ -55,16 +55,21 @@ class RecordNormalizer:
         self, records: Sequence[RawRecord], source: SourceDescriptor, metadata: Mapping[str, Any]
     ) -> list[RowChange]:
         """Return the events of many records, which share their metadata."""
+        column = self._cursor_column
+        cursors = [record[column] for record in records]
+        keys, operations = self._keys_of(records), self._operations_of(records)
+        identities = Identities(source, lambda: zip(operations, cursors, keys, strict=False))
         # The hottest loop of the library: whatever can be shared is, and no call is made per record.
-        column, seed = self._cursor_column, seed_of(source)
         events: list[Any] = []
-        for record, op, key in zip(records, self._operations_of(records), self._keys_of(records), strict=False):
+        for index, record in enumerate(records):
             event: Any = OpenRowChange()
-            event._identity = seed  # noqa: SLF001 - made here
-            event._key = key  # noqa: SLF001 - made here
-            event.op = op
+            event._identities = identities  # noqa: SLF001 - made here
+            event._index = index  # noqa: SLF001 - made here
+            event._columns = self._columns  # noqa: SLF001 - made here
+            event._key = keys[index]  # noqa: SLF001 - made here
+            event.op = operations[index]
             event.source = source
-            event.cursor = record[column]
+            event.cursor = cursors[index]
             event.before = None
             event.after = record
             event.metadata = metadata
@@ -114,21 +119,18 @@ def _joined(event: object, metadata: Mapping[str, Any]) -> RowChange:
     return event.with_metadata(MappingProxyType({**metadata, **event.metadata}) if event.metadata else metadata)
 
 
-_Keys = Callable[[Sequence[RawRecord]], Iterable[str | dict[str, CursorPart]]]
-_Operations = Callable[[Sequence[RawRecord]], Iterable[Operation]]
-
-
-def _keys_reader(columns: Sequence[str]) -> _Keys:
+def _keys_reader(columns: Sequence[str]) -> Callable[[Sequence[RawRecord]], list[Any]]:
     if len(columns) == 1:
         [only] = columns
-        # The event looks its key up by itself; that it is there has to be known now.
-        return lambda records: repeat(only, len([record[only] for record in records]))
-    return lambda records: [{column: record[column] for column in columns} for record in records]
+        return lambda records: [record[only] for record in records]
+    return lambda records: [tuple([record[column] for column in columns]) for record in records]
 
 
-def _operations_reader(cursor_column: str, created_column: str | None, deleted_column: str | None) -> _Operations:
+def _operations_reader(
+    cursor_column: str, created_column: str | None, deleted_column: str | None
+) -> Callable[[Sequence[RawRecord]], list[Operation]]:
     if created_column is None and deleted_column is None:
-        return lambda _records: repeat("upsert")
+        return lambda records: ["upsert"] * len(records)
 
     def operation(record: RawRecord) -> Operation:
         if deleted_column is not None and record[deleted_column]:
@@ -137,4 +139,4 @@ def _operations_reader(cursor_column: str, created_column: str | None, deleted_c
             return "upsert"
         return "insert" if record[created_column] == record[cursor_column] else "update"
 
-    return lambda records: map(operation, records)
+    return lambda records: [operation(record) for record in records]

@@ -201,6 +201,23 @@ def test_the_operation_follows_from_the_columns() -> None:
     assert operations(rows, created_column="created", deleted_column="deleted") == ["insert", "update", "delete"]
 
 
+def test_a_handler_may_take_the_row_apart() -> None:
+    rows: list[dict[str, Any]] = [{"id": 1, "line": 2, "at": NOON}]
+    [untouched] = RecordNormalizer("at", ["id", "line"]).batch([dict(rows[0])], SOURCE, {})
+    [event] = RecordNormalizer("at", ["id", "line"]).batch(rows, SOURCE, {})
+    rows[0].clear()
+    event.pk.clear()  # type: ignore[attr-defined]
+    assert event.pk == {"id": 1, "line": 2}
+    assert event.cursor == NOON
+    assert event.event_id == untouched.event_id
+
+
+def test_a_single_key_column_may_be_given_by_its_name() -> None:
+    [event] = RecordNormalizer("at", "id").batch([{"id": 1, "at": NOON}], SOURCE, {})
+    assert event.pk == {"id": 1}
+    assert event.event_id == change().event_id
+
+
 def test_metadata_tells_batch_attempt_and_time() -> None:
     handler = Collected()
     run(poller(ListSource(2)), handler)
