@@ -52,11 +52,15 @@ class PostgresWatch(DrainingWatch):
     _checked = False
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        """See the newest cursor value, then who is running."""
+        from sqlalchemy import func
+
         if not self._checked:
             self._checked = True
             self._check_sequence(connection, plan)
         newest, parameters = self._newest(connection, plan, start)
+        if getattr(plan.shape.types[plan.definition.cursor_column], "timezone", False):
+            # A stamp from a clock that is ahead waits until it is due: lower ones are still to come.
+            newest = newest.where(plan.cursor <= func.statement_timestamp())
         sight = connection.execute(_sight(newest), parameters).one()
         if sight.newest is None:
             return False
