@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _RUNNING = """
 SELECT coalesce(json_agg(json_build_array(held.virtualtransaction, held.pid, held.writes,
-           coalesce(session.usename, prepared.owner),
+           coalesce(session.usename, prepared.owner), held.xid,
            extract(epoch FROM clock_timestamp() - coalesce(session.xact_start, prepared.prepared)))), '[]')
 FROM (SELECT virtualtransaction, pid, bool_or(locktype = 'transactionid') AS writes, max(transactionid::text) AS xid
       FROM pg_locks
@@ -113,8 +113,10 @@ def _sight(newest: Select[Any]) -> Select[Any]:
     )
 
 
-def _transaction(key: str, pid: int | None, writes: bool, user: str | None, age: float | None) -> Transaction:
-    session = f"prepared {key.partition('/')[2]}" if pid is None else str(pid)
+def _transaction(
+    key: str, pid: int | None, writes: bool, user: str | None, xid: str | None, age: float | None
+) -> Transaction:
+    session = f"prepared {xid}" if pid is None else str(pid)
     return Transaction(key, session, user, writes, None if age is None else float(age), mark=pid is None)
 
 
