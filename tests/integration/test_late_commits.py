@@ -288,11 +288,14 @@ def test_a_session_that_has_written_is_waited_for_beyond_the_cap(session: Sessio
     assert poll() == [first, second]
 
 
-def test_a_row_from_the_future_does_not_hide_those_before_it(session: Session, new_source: NewSource) -> None:
+@pytest.mark.parametrize("settle_seconds", [None, 0.1])
+def test_a_row_from_the_future_does_not_hide_those_before_it(
+    session: Session, new_source: NewSource, settle_seconds: float | None
+) -> None:
     writer = session()
     ahead = insert(writer, dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2))
     writer.commit()
-    poll = Poll(new_source(settle_seconds=0.1))
+    poll = Poll(new_source(settle_seconds=settle_seconds))
     assert poll() == []
     behind = insert(writer, "clock_timestamp()")
     writer.commit()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _RUNNING = """
 SELECT coalesce(json_agg(json_build_array(held.virtualtransaction, held.pid, held.writes,
-           coalesce(session.usename, prepared.owner),
+           coalesce(session.usename, prepared.owner), held.xid,
            extract(epoch FROM clock_timestamp() - coalesce(session.xact_start, prepared.prepared)))), '[]')
 FROM (SELECT virtualtransaction, pid, bool_or(locktype = 'transactionid') AS writes, max(transactionid::text) AS xid
       FROM pg_locks
@@ -52,11 +52,15 @@ class PostgresWatch(DrainingWatch):
     _checked = False
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        """See the newest cursor value, then who is running."""
+        from sqlalchemy import func
+
         if not self._checked:
             self._checked = True
             self._check_sequence(connection, plan)
         newest, parameters = self._newest(connection, plan, start)
+        if getattr(plan.shape.types[plan.definition.cursor_column], "timezone", False):
+            # A stamp from a clock that is ahead waits until it is due: lower ones are still to come.
+            newest = newest.where(plan.cursor <= func.statement_timestamp())
         sight = connection.execute(_sight(newest), parameters).one()
         if sight.newest is None:
             return False
@@ -109,8 +113,10 @@ def _sight(newest: Select[Any]) -> Select[Any]:
     )
 
 
-def _transaction(key: str, pid: int | None, writes: bool, user: str | None, age: float | None) -> Transaction:
-    session = f"prepared {key.partition('/')[2]}" if pid is None else str(pid)
+def _transaction(
+    key: str, pid: int | None, writes: bool, user: str | None, xid: str | None, age: float | None
+) -> Transaction:
+    session = f"prepared {xid}" if pid is None else str(pid)
     return Transaction(key, session, user, writes, None if age is None else float(age), mark=pid is None)
 
 

@@ -188,8 +188,10 @@ class SqlAlchemySource:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
         with reading(self.name):
             self._forget()
+            plan = self._current_plan()
+            self._current_watch(plan)
             with self._connected(self._engine()) as connection:
-                self._page(connection, self._current_plan(), BEGINNING, 1)
+                read_page(connection, plan, BEGINNING, 1)
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
