@@ -305,17 +305,6 @@ def test_a_row_from_the_future_does_not_hide_those_before_it(
     assert sorted(delivered) == sorted([ahead, behind])
 
 
-def test_a_sequence_that_is_drawn_from_in_advance_is_told(
-    engine: Engine, new_source: NewSource, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert new_source("id").late_commit_grade() == "exact"
-    with engine.begin() as connection:
-        connection.execute(text("ALTER SEQUENCE changes_id_seq CACHE 20"))
-    with caplog.at_level(logging.WARNING):
-        assert new_source("id").late_commit_grade() == "none"
-    assert "20 numbers at a time" in caplog.text
-
-
 # MariaDB
 
 
@@ -421,3 +410,23 @@ def test_where_the_database_cannot_tell_it_is_said_once(
         source.fetch_changes({}, 1)
     assert caplog.text.count("may miss rows that commit late") == 1
     assert source.late_commit_grade() == "none"
+
+
+@pytest.mark.parametrize("cache", [1, 20])
+@pytest.mark.parametrize("kind", ["bigserial", "bigint GENERATED ALWAYS AS IDENTITY", "bigint DEFAULT nextval('own')"])
+def test_a_sequence_that_sessions_take_numbers_ahead_from_is_warned_of(
+    engine: Engine, poller_url: str, provider: EngineProvider, caplog: pytest.LogCaptureFixture, kind: str, cache: int
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SEQUENCE own"))
+        connection.execute(text(f'CREATE TABLE "Odd ""name" (number {kind}, id int)'))
+        sequence = "own" if "own" in kind else '"Odd ""name_number_seq"'
+        connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE {cache}"))
+        connection.execute(text('INSERT INTO "Odd ""name" (id) VALUES (1)'))
+        connection.execute(text('GRANT SELECT ON "Odd ""name" TO PUBLIC'))
+    source = SqlAlchemySource(
+        url=poller_url, table='Odd "name', cursor_column="number", pk_columns=["id"], engine_provider=provider
+    )
+    assert source.late_commit_grade() == ("exact" if cache == 1 else "none")
+    assert ("20 numbers at a time" in caplog.text) is (cache == 20)
+    assert len(source.fetch_changes({}, 10).records) == 1

@@ -41,8 +41,15 @@ WHERE (session.pid IS NULL OR (session.datname = current_database() AND session.
   AND (prepared.transaction IS NULL OR prepared.database = current_database())
 """
 
-
-_CACHED = "SELECT seqcache FROM pg_sequence WHERE seqrelid = CAST(pg_get_serial_sequence(:table, :column) AS regclass)"
+# The sequence behind a column: the one of an identity or serial, or the one that its default names.
+_CACHED = """
+SELECT max(seqcache) FROM pg_sequence
+WHERE seqrelid = to_regclass(pg_get_serial_sequence(:table, :column)) OR seqrelid IN (
+    SELECT used.refobjid FROM pg_attrdef AS given
+    JOIN pg_attribute AS held ON held.attrelid = given.adrelid AND held.attnum = given.adnum
+    JOIN pg_depend AS used ON used.classid = 'pg_attrdef'::regclass AND used.objid = given.oid
+    WHERE given.adrelid = to_regclass(:table) AND held.attname = :column)
+"""
 
 
 class PostgresWatch(DrainingWatch):
