@@ -1,7 +1,7 @@
 """The whole tick beside the raw driver's reads and beside the released package.
 
-Batches of 1,000 rows of five columns; the handler reads every attribute of every event. The ticks
-start afresh each time, finding their horizon included; the floor pages on an open connection.
+Batches of 1,000 rows of five columns; the handler reads every attribute of every event. Each
+tick starts at the first row and finds its horizon anew; the floor pages on an open connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _poll_worker import InMemory, drain, read_everything
+from _poll_worker import Drain, InMemory, read_everything
 from _rows import PAGE, driver_pages, fill
 from common import databases, report
 from sqlalchemy import Engine, create_engine
@@ -41,9 +41,10 @@ def floor(engine: Engine) -> float:
 def side_by_side(kind: str, url: str) -> None:
     engine = create_engine(url)
     fill(engine, BATCHES * PAGE)
+    poller = Drain(url, BATCHES)
     ours, baseline = [], []
     for _ in range(ROUNDS):
-        ours.append(drain(url, BATCHES))
+        ours.append(poller.tick())
         baseline.append(floor(engine))
     report("tick", f"{kind}, beside the driver", _median(ours), _median(baseline), target=TARGETS[kind])
     rival = _rival(url)
@@ -68,25 +69,16 @@ def _median(times: list[float]) -> float:
     return statistics.median(times[1:] or times)
 
 
-def one_batch(url: str, checkpoint: dict[str, Any]) -> float:
-    """Seconds of a tick of one batch after a checkpoint."""
-    source = SqlAlchemySource(url=url, table="bench_rows", cursor_column="updated_at", pk_columns=["id"])
-    store = InMemory()
-    trigger = PollTrigger(name="bench", source=source, checkpoint_store=store, batch_size=PAGE)
-    times = []
-    for _ in range(12):
-        store.checkpoint = checkpoint
-        began = time.perf_counter()
-        trigger.run(timer=None, handler=read_everything)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[2:])
-
-
 def far_from_the_start(kind: str, url: str) -> None:
     """A batch after 990,000 rows beside the first one."""
     late = {"cursor": ["2026-01-01T00:16:30" + ("+00:00" if kind == "postgres" else ""), 990_000]}
     early = {"cursor": ["2026-01-01T00:00:00.001" + ("+00:00" if kind == "postgres" else ""), 1]}
-    report("tick", f"{kind}, row 990,000 beside row 1", one_batch(url, late), one_batch(url, early), target=1.3)
+    poller = Drain(url, 1)
+    far, near = [], []
+    for _ in range(15):
+        far.append(poller.tick(late))
+        near.append(poller.tick(early))
+    report("tick", f"{kind}, row 990,000 beside row 1", _median(far), _median(near), target=1.3)
 
 
 def resident_mib() -> float:
