@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
+from azure_functions_db.adapter.wire import binary_results, is_same_in_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Select
 
     from azure_functions_db.adapter.plan import Plan
 
@@ -80,6 +81,19 @@ def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
         parameters |= plan.bounded(bound)
+    if plan.reads_binary:
+        with binary_results(connection):
+            header, rows = _fetched(connection, statement, parameters)
+        if is_same_in_binary(connection.dialect, header):
+            return header, rows
+    header, rows = _fetched(connection, statement, parameters)
+    plan.reads_binary = is_same_in_binary(connection.dialect, header)
+    return header, rows
+
+
+def _fetched(
+    connection: Connection, statement: Select[Any], parameters: dict[str, Any]
+) -> tuple[Header, Sequence[Any]]:
     with connection.execute(statement, parameters) as result, _driver_errors(connection):
         cursor = result.cursor  # the driver's own: its tuples need no further wrapping
         return header_of(connection.dialect, cursor.description), cursor.fetchall()

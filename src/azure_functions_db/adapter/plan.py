@@ -40,6 +40,8 @@ class Plan:
         self.definition = definition
         self.shape = shape
         self.dialect = dialect
+        self.reads_binary = False
+        """Whether the last page had only columns that are the same in the driver's faster form."""
         self._statements: dict[tuple[Any, ...], Select[Any]] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
