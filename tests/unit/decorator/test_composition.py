@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import subprocess
+import sys
 from itertools import permutations
 from typing import Any
 
@@ -256,3 +258,25 @@ def test_an_undecorated_function_has_no_metadata() -> None:
 def test_no_form_of_a_url_shows_its_password(url: str) -> None:
     bound = db.inject_reader("first", url=url)(decorated())
     assert "dden" not in str(get_db_metadata(bound))
+
+
+def test_making_an_app_loads_neither_sqlalchemy_nor_azure_nor_pydantic() -> None:
+    program = """if True:
+        import sys
+        from azure_functions_db import BlobCheckpointStore, DbBindings, SqlAlchemySource
+
+        db = DbBindings()
+        place = {"url": "sqlite://", "table": "t"}
+        source = SqlAlchemySource(**place, cursor_column="id", pk_columns=["id"])
+
+        @db.input("row", **place, pk={"id": 1})
+        @db.output("out", **place)
+        def bound(req, row, out): ...
+
+        @db.trigger(arg_name="events", source=source, checkpoint_store=BlobCheckpointStore())
+        async def poll(timer, events): ...
+
+        print([heavy for heavy in ("sqlalchemy", "azure", "pydantic") if heavy in sys.modules])
+    """
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == "[]"
