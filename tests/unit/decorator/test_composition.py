@@ -97,6 +97,9 @@ def test_the_rules_hold_across_a_decorator_of_the_users_own() -> None:
         decorator("inject_writer", "second")(logged(decorated("output")))
     kept = decorator("inject_reader", "second")(logged(decorated("output")))
     assert list(inspect.signature(kept).parameters) == ["req"]
+    noted = get_db_metadata(kept)
+    assert noted is not None
+    assert (len(noted["bindings"]), len(noted["injections"])) == (1, 1)
 
 
 def test_two_decorators_cannot_fill_one_parameter() -> None:
