@@ -87,6 +87,7 @@ def shipping(postgres_url: str) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.timeout(240)
 def test_every_change_is_handled_once_by_whoever_is_alive(
     postgres_database: str, shipping: str, azurite: str, blob_container: str, queue: QueueClient, sql: Sql
 ) -> None:

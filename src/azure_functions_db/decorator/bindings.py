@@ -57,8 +57,9 @@ class DbBindings:
         the function's name unless given.
 
         With ``partitions=N`` the source is polled as N pollers, each with its own lease: all of
-        them side by side, or the one whose number (from 0) the function ``partition`` tells from
-        the host's arguments.
+        them side by side (the handler then runs in several threads at once), or the one whose
+        number (from 0) the function ``partition`` tells from the host's arguments. Another N
+        means other pollers, which begin where the source's ``start_at`` says.
         """
         check_options(options)
         if partition is not None and partitions == 1:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from azure_functions_db.binding.aio import AsyncDbReader, AsyncDbWriter
@@ -53,21 +52,17 @@ class ReaderInjection:
     def check(self, available: Collection[str]) -> None:
         """Need nothing from the handler."""
 
-    @contextmanager
-    def opened(self, _given: Mapping[str, Any]) -> Iterator[DbReader]:
-        """Open a reader for one call."""
+    def opened(self, _given: Mapping[str, Any]) -> DbReader:
+        """Return a reader for one call."""
         from azure_functions_db.binding.reader import DbReader
 
-        with DbReader(**self.database.client_options()) as reader:
-            yield reader
+        return DbReader(**self.database.client_options())
 
-    @asynccontextmanager
-    async def opened_async(self, _given: Mapping[str, Any]) -> AsyncIterator[AsyncDbReader]:
-        """Open an async reader for one call."""
+    def opened_async(self, _given: Mapping[str, Any]) -> AsyncDbReader:
+        """Return an async reader for one call."""
         from azure_functions_db.binding.aio import AsyncDbReader
 
-        async with AsyncDbReader(**self.database.client_options()) as reader:
-            yield reader
+        return AsyncDbReader(**self.database.client_options())
 
     def described(self) -> dict[str, Any]:
         """Return the place it reads from."""
@@ -85,21 +80,17 @@ class WriterInjection:
     def check(self, available: Collection[str]) -> None:
         """Need nothing from the handler."""
 
-    @contextmanager
-    def opened(self, _given: Mapping[str, Any]) -> Iterator[DbWriter]:
-        """Open a writer for one call."""
+    def opened(self, _given: Mapping[str, Any]) -> DbWriter:
+        """Return a writer for one call."""
         from azure_functions_db.binding.writer import DbWriter
 
-        with DbWriter(**self.database.client_options()) as writer:
-            yield writer
+        return DbWriter(**self.database.client_options())
 
-    @asynccontextmanager
-    async def opened_async(self, _given: Mapping[str, Any]) -> AsyncIterator[AsyncDbWriter]:
-        """Open an async writer for one call."""
+    def opened_async(self, _given: Mapping[str, Any]) -> AsyncDbWriter:
+        """Return an async writer for one call."""
         from azure_functions_db.binding.aio import AsyncDbWriter
 
-        async with AsyncDbWriter(**self.database.client_options()) as writer:
-            yield writer
+        return AsyncDbWriter(**self.database.client_options())
 
     def described(self) -> dict[str, Any]:
         """Return the place it writes to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -11,7 +11,8 @@ from azure_functions_db.core.errors import ConfigurationError, NotFoundError
 from azure_functions_db.decorator.resolvers import Values, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
+    from contextlib import AbstractContextManager
 
     from azure_functions_db.binding.reader import DbReader
     from azure_functions_db.decorator.database import Database
@@ -49,10 +50,9 @@ class InputInjection:
         values = self.selection.key if isinstance(self.selection, ByKey) else self.selection.params
         values.check(available)
 
-    @contextmanager
-    def opened(self, given: Mapping[str, Any]) -> Iterator[Any]:
+    def opened(self, given: Mapping[str, Any]) -> AbstractContextManager[Any]:
         """Read for one call."""
-        yield self.read(given)
+        return nullcontext(self.read(given))
 
     @asynccontextmanager
     async def opened_async(self, given: Mapping[str, Any]) -> AsyncIterator[Any]:

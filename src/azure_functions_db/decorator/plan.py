@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.metadata import note_metadata, user_function
 from azure_functions_db.decorator.polling import Polling, context_parameter, reply_to
-from azure_functions_db.decorator.signature import disguised, handler_signature
+from azure_functions_db.decorator.signature import disguised, handler_name, handler_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -153,13 +153,18 @@ def _wrapped(plan: Plan) -> Callable[..., Any]:
     is_async = inspect.iscoroutinefunction(plan.handler)
     face = disguised(plan.handler, plan.unseen, plan.call_async if is_async else plan.call)
     _plans[face] = plan
-    described = [part.described() for part in plan.parts]
+    described = [part.described() for part in _all_parts(plan)]
     note_metadata(
         face,
         bindings=[entry for entry in described if entry["type"] not in _INJECTIONS],
         injections=[entry for entry in described if entry["type"] in _INJECTIONS],
     )
     return face
+
+
+def _all_parts(plan: Plan) -> list[Injection | Polling]:
+    """Return the plan's own parts after those of plans beneath a decorator of the user's own."""
+    return [*(part for deeper in _plans_of(plan.handler) for part in deeper.parts), *plan.parts]
 
 
 def _check(plan: Plan) -> None:
@@ -174,27 +179,27 @@ def _check(plan: Plan) -> None:
 
 
 def _check_combination(plan: Plan) -> None:
-    inner = [part for deeper in _plans_of(plan.handler) for part in deeper.parts]
-    kinds = [part.kind for part in (*inner, *plan.parts)]
+    kinds = [part.kind for part in _all_parts(plan)]
     for kind in kinds:
         if kinds.count(kind) > 1:
             raise ConfigurationError(_twice(plan.handler, kind))
     for pair in combinations(kinds, 2):
         if advice := _REFUSED.get(frozenset(pair)):
             raise ConfigurationError(
-                f"@db.{pair[0]} and @db.{pair[1]} cannot stand on one function ({plan.handler.__name__!r}). {advice}"
+                f"@db.{pair[0]} and @db.{pair[1]} cannot stand on one function "
+                f"({handler_name(plan.handler)!r}). {advice}"
             )
 
 
 def _twice(handler: Callable[..., Any], kind: Kind) -> str:
-    return f"@db.{kind} stands twice on the function {handler.__name__!r}. {_TWICE[kind]}"
+    return f"@db.{kind} stands twice on the function {handler_name(handler)!r}. {_TWICE[kind]}"
 
 
 def _check_argument(plan: Plan, name: str) -> None:
     if name not in plan.signature.parameters:
         has = ", ".join(repr(known) for known in plan.signature.parameters) or "none"
         raise ConfigurationError(
-            f"The function {plan.handler.__name__!r} has no parameter {name!r} for arg_name=; it has: {has}"
+            f"The function {handler_name(plan.handler)!r} has no parameter {name!r} for arg_name=; it has: {has}"
         )
     if Counter(part.arg_name for part in plan.parts)[name] > 1:
         raise ConfigurationError(f"Two database decorators want to fill the parameter {name!r}; give each its own")

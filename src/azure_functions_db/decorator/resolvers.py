@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Values:
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values for this invocation."""
         values = self.source.resolve(given) if isinstance(self.source, Resolver) else self.source
-        if not isinstance(values, dict):
+        if not isinstance(values, Mapping):
             raise ConfigurationError(
                 f"The function given as {self.option}= returned a {type(values).__name__}; it must return a dict"
             )
@@ -60,7 +61,7 @@ class Values:
 
 def values_of(option: str, given: Any) -> Values:
     """Return the named values that an option was given as a dict or a function."""
-    if isinstance(given, dict):
+    if isinstance(given, Mapping):
         return Values(option, given)
     if callable(given):
         return Values(option, resolver_of(option, given))

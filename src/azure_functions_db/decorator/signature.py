@@ -45,18 +45,28 @@ def disguised(
 
 
 def _face(signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool) -> FunctionType:
-    # One line each: tracebacks show it as the first line of the user's function.
-    async def awaiting(*args: Any, **kwargs: Any) -> Any: return await run(_bound(signature, args, kwargs))  # fmt: skip
+    bound = _binder(signature)
 
-    def calling(*args: Any, **kwargs: Any) -> Any: return run(_bound(signature, args, kwargs))  # fmt: skip
+    # One line each: tracebacks show it as the first line of the user's function.
+    async def awaiting(*args: Any, **kwargs: Any) -> Any: return await run(bound(args, kwargs))  # fmt: skip
+
+    def calling(*args: Any, **kwargs: Any) -> Any: return run(bound(args, kwargs))  # fmt: skip
 
     return awaiting if is_async else calling  # type: ignore[return-value]
 
 
-def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
+def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
+    """Return what puts the arguments of a call to their names; the host's own way of calling takes no detour."""
+    names = signature.parameters.keys()
+
+    def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        if not args and kwargs.keys() == names:
+            return kwargs
+        complete = signature.bind(*args, **kwargs)
+        complete.apply_defaults()
+        return complete.arguments
+
+    return bound
 
 
 def _without(signature: inspect.Signature, hidden: Collection[str]) -> inspect.Signature:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import subprocess
+import sys
 from itertools import permutations
 from typing import Any
 
@@ -95,6 +97,9 @@ def test_the_rules_hold_across_a_decorator_of_the_users_own() -> None:
         decorator("inject_writer", "second")(logged(decorated("output")))
     kept = decorator("inject_reader", "second")(logged(decorated("output")))
     assert list(inspect.signature(kept).parameters) == ["req"]
+    noted = get_db_metadata(kept)
+    assert noted is not None
+    assert (len(noted["bindings"]), len(noted["injections"])) == (1, 1)
 
 
 def test_two_decorators_cannot_fill_one_parameter() -> None:
@@ -256,3 +261,25 @@ def test_an_undecorated_function_has_no_metadata() -> None:
 def test_no_form_of_a_url_shows_its_password(url: str) -> None:
     bound = db.inject_reader("first", url=url)(decorated())
     assert "dden" not in str(get_db_metadata(bound))
+
+
+def test_making_an_app_loads_neither_sqlalchemy_nor_azure_nor_pydantic() -> None:
+    program = """if True:
+        import sys
+        from azure_functions_db import BlobCheckpointStore, DbBindings, SqlAlchemySource
+
+        db = DbBindings()
+        place = {"url": "sqlite://", "table": "t"}
+        source = SqlAlchemySource(**place, cursor_column="id", pk_columns=["id"])
+
+        @db.input("row", **place, pk={"id": 1})
+        @db.output("out", **place)
+        def bound(req, row, out): ...
+
+        @db.trigger(arg_name="events", source=source, checkpoint_store=BlobCheckpointStore())
+        async def poll(timer, events): ...
+
+        print([heavy for heavy in ("sqlalchemy", "azure", "pydantic") if heavy in sys.modules])
+    """
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == "[]"
