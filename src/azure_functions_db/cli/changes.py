@@ -1,0 +1,90 @@
+"""How a command changes state: shown beforehand, confirmed by hand, and with a backup that leads back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.state.names import document_name
+from azure_functions_db.state.rehearsal import rehearsal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from azure_functions_db.state.reset import StateChange
+    from azure_functions_db.state.store import DocumentStateStore
+
+    Act = Callable[[DocumentStateStore], StateChange]
+
+
+class NotConfirmedError(ConfigurationError):
+    """The operator did not confirm; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a command changed, or is about to change."""
+
+    action: str
+    poller: str
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+    backup: str | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """One act on one poller's state."""
+
+    action: str
+    poller: str
+    """The poller whose document is replaced."""
+    act: Act
+
+    def rehearsed(self, store: DocumentStateStore) -> Change:
+        """Return what the act would do; what would refuse it does so here."""
+        change = self.act(rehearsal_of(store))
+        return Change(self.action, self.poller, change.before, change.after)
+
+    def performed(self, store: DocumentStateStore, backups: str) -> Change:
+        """Keep the present document and act."""
+        saved = _backup(store, self.poller, Path(backups))
+        change = self.act(store)
+        return Change(self.action, self.poller, change.before, change.after, saved, done=True)
+
+
+def confirm(poller: str, *, yes: bool) -> None:
+    """Go on only with ``--yes`` or after the poller's name was typed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise NotConfirmedError("Nothing was changed: add --yes, or run this where the poller's name can be typed")
+    print(f"Type the poller's name ({poller}) to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != poller:
+        raise NotConfirmedError("Nothing was changed: that is not the poller's name")
+
+
+def _backup(store: DocumentStateStore, poller: str, folder: Path) -> str | None:
+    """Write the present document where `reset --to-checkpoint` can read it; return the file's path."""
+    content = store.raw_document(poller)
+    if content is None:
+        return None
+    moment = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    path = folder / f"{document_name('backup', poller).poller}-{moment}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as failure:
+        raise ConfigurationError(f"Nothing was changed: no backup can be written to {path}: {failure.strerror}") from None
+    return str(path)
+
+
+def exported(document: dict[str, Any]) -> str:
+    """Return a document as the text that `reset --to-checkpoint` reads."""
+    return json.dumps(document, indent=2)

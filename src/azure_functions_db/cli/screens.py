@@ -1,0 +1,179 @@
+"""What a command's result looks like to people."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from azure_functions_db.cli import words
+from azure_functions_db.cli.changes import Change
+from azure_functions_db.cli.inspect import Inspected
+from azure_functions_db.cli.standing import LeaseStanding, Standing, Status
+from azure_functions_db.cli.tail import Tail
+from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.serializers import json_safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from azure_functions_db.core.types import Horizon
+
+# A table of pollers needs about this much; on less each poller gets a block of lines.
+_WIDE = 150
+
+
+@singledispatch
+def screen(result: Any, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    """Return what to draw for a result in a terminal of this width."""
+    return Text(masked(str(result)))
+
+
+@screen.register
+def _status(result: Status, width: int) -> RenderableType:
+    if not result.pollers:
+        return Text("There are no pollers here.")
+    told = _status_table(result.pollers) if width >= _WIDE else Group(*map(_status_block, result.pollers))
+    problems = [_problem(standing.poller, text) for standing in result.pollers for text in standing.problems]
+    return Group(told, *problems)
+
+
+def _status_table(standings: Sequence[Standing]) -> Table:
+    table = grid("poller", "position", "lag", "waiting", "rate", "last success", "lease", "quarantined", "held back by")
+    for standing in standings:
+        table.add_row(text(standing.poller, "bold"), *(text(value) for _, value in _status_facts(standing)))
+    return table
+
+
+def _status_block(standing: Standing) -> RenderableType:
+    return Group(text(standing.poller, "bold"), Padding(pairs(_status_facts(standing)), (0, 0, 1, 2)))
+
+
+def _status_facts(standing: Standing) -> list[tuple[str, str]]:
+    waiting = words.number(standing.waiting_rows) + ("+" if standing.waiting_is_more else "")
+    return [
+        ("position", words.position(standing.cursor, standing.key)),
+        ("lag", words.duration(standing.lag_seconds)),
+        ("waiting", f"{waiting} rows" if standing.waiting_rows is not None else words.NONE),
+        ("rate", words.rate(standing.rows_per_second)),
+        ("last success", words.ago(standing.last_success_age_seconds)),
+        ("lease", _lease(standing.lease)),
+        ("quarantined", words.number(standing.quarantined)),
+        ("held back by", _horizon(standing.horizon)),
+    ]
+
+
+def _lease(lease: LeaseStanding | None) -> str:
+    if lease is None:
+        return "never taken"
+    if lease.alive:
+        return f"{lease.owner} #{lease.token}, for {words.duration(lease.age_seconds)}"
+    return f"free, last #{lease.token}"
+
+
+def _horizon(horizon: Horizon | None) -> str:
+    if horizon is None:
+        return words.NONE
+    holders = [
+        f"session {holder.session} ({holder.user or 'unknown user'}, {words.duration(holder.age_seconds)})"
+        for holder in horizon.holders
+    ]
+    return ", ".join(holders) or f"running transactions, {words.duration(horizon.age_seconds)}"
+
+
+@screen.register
+def _inspected(result: Inspected, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    if result.problem is not None:
+        return Group(_problem(result.poller, result.problem), text(result.raw or ""))
+    return _tree(result.document)
+
+
+@screen.register
+def _change(result: Change, width: int) -> RenderableType:
+    if result.done:
+        kept = "there was no document before" if result.backup is None else f"the one before is in {result.backup}"
+        return text(f"Done: {result.action} of {result.poller}; {kept}.", "green")
+    before, after = _flat(result.before or {}), _flat(result.after)
+    names = list(dict.fromkeys([*before, *after]))
+    rows = [(name, before.get(name, words.NONE), after.get(name, words.NONE)) for name in names]
+    if width < 100:
+        return Group(text(f"{result.poller}: {result.action}", "bold"), *map(_change_block, rows))
+    table = grid("", "before", "after", title=f"{result.poller}: {result.action}")
+    for name, old, new in rows:
+        table.add_row(name, text(old), text(new, "" if old == new else "yellow"))
+    return table
+
+
+def _change_block(row: tuple[str, str, str]) -> RenderableType:
+    name, old, new = row
+    if old == new:
+        return text(f"  {name}: {old}")
+    return Group(text(f"  {name}"), text(f"    - {old}", "red"), text(f"    + {new}", "green"))
+
+
+@screen.register
+def _tail(result: Tail, width: int) -> RenderableType:
+    if not result.events:
+        held = "" if result.horizon is None else f"; held back by {_horizon(result.horizon)}"
+        return text(f"{result.poller}: nothing waits{held}.")
+    blocks = [_event(event, width) for event in result.events]
+    more = "; more wait behind them" if result.more else ""
+    return Group(*blocks, text(f"{result.poller}: {len(result.events)} event(s) would be delivered{more}."))
+
+
+def _event(event: Mapping[str, Any], width: int) -> Text:
+    head = f"{event['op']} {words.position(event['cursor'], event['pk'])}"
+    row = words.value(event["after"] or {})
+    line = text(f"{head}  {row}")
+    line.truncate(width, overflow="ellipsis")
+    line.no_wrap = True
+    return line
+
+
+def _tree(document: Any) -> RenderableType:
+    return pairs(_flat(document or {}).items())
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a document's values by their paths."""
+    told: dict[str, str] = {}
+    for name, inner in document.items():
+        path = f"{prefix}{name}"
+        if isinstance(inner, dict) and inner:
+            told |= _flat(inner, f"{path}.")
+        else:
+            told[path] = words.value(json_safe(inner)) if inner != {} else words.NONE
+    return told
+
+
+def _problem(poller: str, problem: str) -> Text:
+    return text(f"{poller}: {problem}", "red")
+
+
+def grid(*headings: str, title: str | None = None) -> Table:
+    """Return an empty table in the one style there is."""
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="dim", padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def pairs(facts: Iterable[tuple[str, str]]) -> Table:
+    """Return names and values, one pair a line."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, told in facts:
+        table.add_row(name, text(told))
+    return table
+
+
+def text(content: str, style: str = "") -> Text:
+    """Return a text as it is: no markup in it counts, no secret in it shows."""
+    return Text(masked(content), style=style)
