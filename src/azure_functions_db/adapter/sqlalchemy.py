@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.shape import Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
-    from azure_functions_db.core.types import Checkpoint, CursorValue, RawRecord
+    from azure_functions_db.core.types import Checkpoint, CursorValue, Finding, RawRecord
 
 
 class SqlAlchemySource:
@@ -220,6 +220,23 @@ class SqlAlchemySource:
             with self._connected(self._engine()) as connection:
                 watch.look(connection, plan, BEGINNING)
             return watch.grade
+
+    def checkup(self) -> list[Finding]:
+        """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
+        from azure_functions_db.adapter.checkup import checked_up, late_commits
+
+        with reading(self.name):
+            with self._engine().connect() as connection:
+                found = list(checked_up(self._current_plan(), connection))
+            return [*found, late_commits(self.late_commit_grade())]
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow the checkpoint; counting stops at ``most``."""
+        from azure_functions_db.adapter.counting import counted
+
+        with reading(self.name), self._connected(self._engine()) as connection:
+            plan = self._current_plan()
+            return counted(connection, plan, self._position(plan, checkpoint, connection), most)
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"

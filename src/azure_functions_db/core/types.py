@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -77,6 +77,16 @@ class FetchResult:
     next_checkpoint: Checkpoint
     more: bool | None = None
     horizon: Horizon | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found out about a source, a store or a clock."""
+
+    check: str
+    grade: Literal["ok", "note", "warning", "error"]
+    text: str
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
