@@ -81,7 +81,9 @@ def _backup(store: DocumentStateStore, poller: str, folder: Path) -> str | None:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     except OSError as failure:
-        raise ConfigurationError(f"Nothing was changed: no backup can be written to {path}: {failure.strerror}") from None
+        raise ConfigurationError(
+            f"Nothing was changed: no backup can be written to {path}: {failure.strerror}"
+        ) from None
     return str(path)
 
 

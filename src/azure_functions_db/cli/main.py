@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 try:
@@ -10,6 +11,7 @@ except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
 from azure_functions_db.cli.clone import clone
+from azure_functions_db.cli.doctor import doctor
 from azure_functions_db.cli.exits import Exit, exit_of
 from azure_functions_db.cli.export import export
 from azure_functions_db.cli.inspect import inspect
@@ -27,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
 )
-for command in (run, status, inspect, tail, reset, clone, export):
+for command in (run, status, inspect, doctor, tail, reset, clone, export):
     app.command()(command)
 app.add_typer(lease)
 
@@ -43,6 +45,8 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
+    # What an app logs while it is imported is not what was asked for; `run` sets up logs of its own.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         app()
     except DbError as error:

@@ -25,7 +25,13 @@ def show(result: Any, *, as_json: bool) -> None:
         from azure_functions_db.cli.screens import screen
 
         shown = console()
-        shown.print(screen(result, shown.width))
+        if shown.is_terminal:
+            shown.print(screen(result, shown.width))
+            return
+        with shown.capture() as captured:
+            shown.print(screen(result, shown.width))
+        # Tables are filled up with blanks, which only a terminal needs.
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def show_live(read: Callable[[], Any], every: float, *, as_json: bool) -> None:

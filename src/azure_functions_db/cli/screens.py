@@ -12,6 +12,7 @@ from rich.text import Text
 
 from azure_functions_db.cli import words
 from azure_functions_db.cli.changes import Change
+from azure_functions_db.cli.examination import Examination, Examinations
 from azure_functions_db.cli.inspect import Inspected
 from azure_functions_db.cli.standing import LeaseStanding, Standing, Status
 from azure_functions_db.cli.tail import Tail
@@ -35,7 +36,7 @@ def screen(result: Any, width: int) -> RenderableType:  # noqa: ARG001 - others 
     return Text(masked(str(result)))
 
 
-@screen.register
+@screen.register(Status)
 def _status(result: Status, width: int) -> RenderableType:
     if not result.pollers:
         return Text("There are no pollers here.")
@@ -87,14 +88,36 @@ def _horizon(horizon: Horizon | None) -> str:
     return ", ".join(holders) or f"running transactions, {words.duration(horizon.age_seconds)}"
 
 
-@screen.register
+_GRADES = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("WARN", "yellow"), "error": ("FAIL", "red")}
+
+
+@screen.register(Examinations)
+def _examinations(result: Examinations, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    if not result.pollers:
+        return Text("There are no pollers here.")
+    return Group(*map(_examination, result.pollers))
+
+
+def _examination(examination: Examination) -> RenderableType:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in examination.findings:
+        mark, style = _GRADES[finding.grade]
+        remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
+        table.add_row(text(mark, style), finding.check, text(finding.text + remedy))
+    return Group(text(examination.poller, "bold"), Padding(table, (0, 0, 1, 2)))
+
+
+@screen.register(Inspected)
 def _inspected(result: Inspected, width: int) -> RenderableType:  # noqa: ARG001 - see screen
     if result.problem is not None:
         return Group(_problem(result.poller, result.problem), text(result.raw or ""))
     return _tree(result.document)
 
 
-@screen.register
+@screen.register(Change)
 def _change(result: Change, width: int) -> RenderableType:
     if result.done:
         kept = "there was no document before" if result.backup is None else f"the one before is in {result.backup}"
@@ -117,7 +140,7 @@ def _change_block(row: tuple[str, str, str]) -> RenderableType:
     return Group(text(f"  {name}"), text(f"    - {old}", "red"), text(f"    + {new}", "green"))
 
 
-@screen.register
+@screen.register(Tail)
 def _tail(result: Tail, width: int) -> RenderableType:
     if not result.events:
         held = "" if result.horizon is None else f"; held back by {_horizon(result.horizon)}"
