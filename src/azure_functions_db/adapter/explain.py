@@ -55,11 +55,10 @@ def _said(dialect: str, row: Row[Any]) -> str:
     match dialect:
         case "postgresql":
             line = _ESTIMATES.sub("", str(row[0])).strip().removeprefix("->").strip()
-            return line if " Scan" in line or line.startswith("Sort") and "Key" not in line else ""
+            return line if " Scan" in line or line == "Sort" else ""
         case "sqlite":
             return str(row.detail)
         case _:
             told = row._mapping  # noqa: SLF001 - the documented name
-            return f"{told['type']} on {told['key'] or 'no index'}, about {told['rows']} rows, {told['Extra'] or ''}".rstrip(
-                ", "
-            )
+            words = [f"{told['type']} on {told['key'] or 'no index'}", f"about {told['rows']} rows", told["Extra"]]
+            return ", ".join(word for word in words if word)

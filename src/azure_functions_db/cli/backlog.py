@@ -55,4 +55,4 @@ def _lag(source: Any, result: FetchResult, now: dt.datetime) -> float | None:
 
     if not result.records:
         return 0.0
-    return lag_of(result.records[0].get(getattr(source, "cursor_column", None)), now)
+    return lag_of(result.records[0].get(getattr(source, "cursor_column", "")), now)

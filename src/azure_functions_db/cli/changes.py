@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.cli.errors import NotConfirmedError
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.state.names import document_name
 from azure_functions_db.state.rehearsal import rehearsal_of
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from azure_functions_db.state.store import DocumentStateStore
 
     Act = Callable[[DocumentStateStore], StateChange]
-
-
-class NotConfirmedError(ConfigurationError):
-    """The operator did not confirm; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +49,9 @@ class Changing:
         change = self.act(rehearsal_of(store))
         return Change(self.action, self.poller, change.before, change.after)
 
-    def performed(self, store: DocumentStateStore, backups: str) -> Change:
+    def performed(self, store: DocumentStateStore, backups: Path) -> Change:
         """Keep the present document and act."""
-        saved = _backup(store, self.poller, Path(backups))
+        saved = _backup(store, self.poller, backups)
         change = self.act(store)
         return Change(self.action, self.poller, change.before, change.after, saved, done=True)
 

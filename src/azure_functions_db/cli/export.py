@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +13,10 @@ from azure_functions_db.cli.options import AppName, AppPlace, PollerName, StoreU
 def export(
     name: PollerName,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output otherwise.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", resolve_path=True, help="A new file; standard output otherwise."
+        ),
     ] = None,
     app: AppPlace = None,
     store: StoreUrl = None,

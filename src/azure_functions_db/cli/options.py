@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for the poller's name to be typed.")]
 Force = Annotated[bool, typer.Option("--force", help="Go on although a lease is alive; its holder is shut out.")]
 BackupFolder = Annotated[
-    str, typer.Option("--backups", metavar="DIRECTORY", help="Where the replaced document is kept.")
+    Path, typer.Option("--backups", metavar="DIRECTORY", resolve_path=True, help="Where the replaced document is kept.")
 ]
-BACKUPS = ".azfdb/backups"
+BACKUPS = Path(".azfdb/backups")

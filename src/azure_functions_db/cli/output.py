@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -62,7 +63,7 @@ def console(*, error: bool = False) -> Console:
     return Console(stderr=error, width=width, highlight=False, soft_wrap=False, emoji=False)
 
 
-def write_text(text: str, file: str | None) -> None:
+def write_text(text: str, file: Path | None) -> None:
     """Write a text to a new file, or to standard output."""
     from azure_functions_db.core.errors import ConfigurationError
 
@@ -70,7 +71,7 @@ def write_text(text: str, file: str | None) -> None:
         print(text)
         return
     try:
-        with open(file, "x", encoding="utf-8") as out:  # noqa: PTH123 - says in one word that the file must be new
+        with file.open("x", encoding="utf-8") as out:
             out.write(text + "\n")
     except OSError as failure:
         raise ConfigurationError(f"{file} cannot be written: {failure.strerror}") from None

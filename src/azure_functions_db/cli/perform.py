@@ -8,11 +8,13 @@ from azure_functions_db.cli.changes import confirm
 from azure_functions_db.cli.output import show
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from azure_functions_db.cli.changes import Changing
     from azure_functions_db.state.store import DocumentStateStore
 
 
-def perform(changing: Changing, store: DocumentStateStore, *, yes: bool, backups: str, as_json: bool) -> None:
+def perform(changing: Changing, store: DocumentStateStore, *, yes: bool, backups: Path, as_json: bool) -> None:
     """Show what would change, have it confirmed, and do it."""
     rehearsed = changing.rehearsed(store)
     if not as_json:

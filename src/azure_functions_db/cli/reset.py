@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +28,8 @@ def reset(
     name: PollerName,
     to_beginning: Annotated[bool, typer.Option("--to-beginning", help="Deliver everything again.")] = False,
     to_checkpoint: Annotated[
-        str | None, typer.Option("--to-checkpoint", metavar="FILE", help="An exported document or a backup.")
+        Path | None,
+        typer.Option("--to-checkpoint", metavar="FILE", resolve_path=True, help="An exported document or a backup."),
     ] = None,
     to_cursor: Annotated[
         str | None, typer.Option("--to-cursor", metavar="VALUE", help="Go on after this cursor value; needs --pk.")
@@ -76,8 +78,8 @@ def _check_one_goal(*goals: object) -> None:
         )
 
 
-def _to_checkpoint(name: str, file: str, *, force: bool) -> Changing:
-    return _change(name, f"reset to {file}", lambda store: store.reset_to_checkpoint(name, file, force=force))
+def _to_checkpoint(name: str, file: Path, *, force: bool) -> Changing:
+    return _change(name, f"reset to {file.name}", lambda store: store.reset_to_checkpoint(name, file, force=force))
 
 
 def _to_cursor(target: Target, text: str, kind: str | None, pairs: list[str], *, force: bool) -> Changing:

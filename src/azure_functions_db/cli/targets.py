@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.cli.errors import UnknownPollerError
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.state.store import DocumentStateStore
 
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from azure_functions_db.core.ports import QuarantineSink, StateStore
     from azure_functions_db.trigger.poll import PollTrigger
     from azure_functions_db.trigger.settings import PollSettings
-
-
-class UnknownPollerError(ConfigurationError):
-    """There is no poller of that name here."""
 
 
 @dataclass(frozen=True, slots=True)

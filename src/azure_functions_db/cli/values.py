@@ -17,7 +17,7 @@ KINDS = ("text", "integer", "float", "boolean", "timestamp", "date", "time", "de
 
 
 def cursor_from(text: str, kind: str | None, document: Mapping[str, Any] | None) -> CursorPart:
-    """Return the value of a typed text: of the kind that is named, or the present checkpoint has, or that it looks like."""
+    """Return the value of a typed text, of the kind that is named, that the checkpoint has, or that it looks like."""
     match document:
         case {"checkpoint": {"cursor": {"kind": str() as known}}} if kind is None:
             kind = known.removesuffix("+pk")

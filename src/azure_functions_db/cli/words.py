@@ -19,7 +19,8 @@ def duration(seconds: float | None) -> str:
         return NONE
     if abs(seconds) < 10:
         return f"{seconds:.1f} s"
-    left, told = round(abs(seconds)), []
+    left = round(abs(seconds))
+    told: list[str] = []
     for unit, size in _UNITS:
         amount, left = divmod(left, size)
         if amount or told:
