@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.errors import NotConfirmedError
+from azure_functions_db.cli.plain import jsonable
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.state.names import document_name
 from azure_functions_db.state.rehearsal import rehearsal_of
@@ -56,32 +57,37 @@ class Changing:
         return Change(self.action, self.poller, change.before, change.after, saved, done=True)
 
 
-def confirm(poller: str, *, yes: bool) -> None:
-    """Go on only with ``--yes`` or after the poller's name was typed."""
+def confirm(*pollers: str, yes: bool) -> None:
+    """Go on only with ``--yes`` or after the pollers' names were typed."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise NotConfirmedError("Nothing was changed: add --yes, or run this where the poller's name can be typed")
-    print(f"Type the poller's name ({poller}) to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != poller:
+    wanted = " ".join(pollers)
+    print(f"Type the poller's name ({wanted}) to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().split() != list(pollers):
         raise NotConfirmedError("Nothing was changed: that is not the poller's name")
 
 
-def _backup(store: DocumentStateStore, poller: str, folder: Path) -> str | None:
-    """Write the present document where `reset --to-checkpoint` can read it; return the file's path."""
-    content = store.raw_document(poller)
-    if content is None:
-        return None
+def saved(folder: Path, name: str, content: Any) -> str:
+    """Write what is about to be lost into a file of its own; return the file's path."""
     moment = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    path = folder / f"{document_name('backup', poller).poller}-{moment}.json"
+    path = folder / f"{document_name('backup', name).poller}-{moment}.json"
+    written = content if isinstance(content, bytes) else json.dumps(jsonable(content), indent=2).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.write_bytes(written)
     except OSError as failure:
         raise ConfigurationError(
             f"Nothing was changed: no backup can be written to {path}: {failure.strerror}"
         ) from None
     return str(path)
+
+
+def _backup(store: DocumentStateStore, poller: str, folder: Path) -> str | None:
+    """Write the present document where `reset --to-checkpoint` can read it; return the file's path."""
+    content = store.raw_document(poller)
+    return None if content is None else saved(folder, poller, content)
 
 
 def exported(document: dict[str, Any]) -> str:

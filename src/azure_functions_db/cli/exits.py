@@ -26,7 +26,7 @@ class Exit(IntEnum):
     MISCONFIGURED = 3
     """The app, a setting or a definition cannot work as it is, or there is no such poller."""
     UNREACHABLE = 4
-    """The database or the state store did not answer, refused access, or holds what cannot be read."""
+    """The database or the state store did not answer or refused access."""
     LEASE_HELD = 5
     """Another instance is at work; try again, or wait for its lease to expire."""
     INTERRUPTED = 130
@@ -42,7 +42,7 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.MISCONFIGURED
         case LeaseConflictError():
             return Exit.LEASE_HELD
-        case DbConnectionError() | FetchError() | StateStoreError():
+        case DbConnectionError() | FetchError() | StateStoreError(unreachable=True):
             return Exit.UNREACHABLE
         case KeyboardInterrupt():
             return Exit.INTERRUPTED

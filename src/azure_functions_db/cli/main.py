@@ -17,6 +17,7 @@ from azure_functions_db.cli.export import export
 from azure_functions_db.cli.inspect import inspect
 from azure_functions_db.cli.lease import lease
 from azure_functions_db.cli.output import complain
+from azure_functions_db.cli.quarantine import quarantine
 from azure_functions_db.cli.reset import reset
 from azure_functions_db.cli.run import run
 from azure_functions_db.cli.status import status
@@ -32,6 +33,7 @@ app = typer.Typer(
 for command in (run, status, inspect, doctor, tail, reset, clone, export):
     app.command()(command)
 app.add_typer(lease)
+app.add_typer(quarantine)
 
 
 @app.callback()

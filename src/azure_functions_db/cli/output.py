@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _PIPE_WIDTH = 200
 def show(result: Any, *, as_json: bool) -> None:
     """Print a command's result: JSON for machines, a screen for people."""
     if as_json:
-        print(json.dumps(_plain(result), ensure_ascii=False, indent=2))
+        print(_json(result, indent=2))
     else:
         from azure_functions_db.cli.screens import screen
 
@@ -41,7 +40,7 @@ def show_live(read: Callable[[], Any], every: float, *, as_json: bool) -> None:
 
     if as_json or not sys.stdout.isatty():
         while True:
-            print(json.dumps(_plain(read()), ensure_ascii=False), flush=True)
+            print(_json(read()), flush=True)
             time.sleep(every)
     from rich.live import Live
 
@@ -85,34 +84,7 @@ def complain(message: str, *, as_json: bool, error_type: str | None = None) -> N
     print(json.dumps({"error": plain, "error_type": error_type}) if as_json else f"azfdb: {plain}", file=sys.stderr)
 
 
-def _plain(result: Any) -> Any:
-    """Return the result as JSON can hold it, without secrets."""
-    from azure_functions_db.core.serializers import json_safe
+def _json(result: Any, indent: int | None = None) -> str:
+    from azure_functions_db.cli.plain import jsonable, without_secrets
 
-    return _without_secrets(json_safe(_fields(result)))
-
-
-def _fields(result: Any) -> Any:
-    from dataclasses import asdict, is_dataclass
-
-    if is_dataclass(result) and not isinstance(result, type):
-        return asdict(result)
-    if isinstance(result, Mapping):
-        return {name: _fields(value) for name, value in result.items()}
-    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
-        return [_fields(value) for value in result]
-    return result
-
-
-def _without_secrets(plain: Any) -> Any:
-    from azure_functions_db.core.secrets import masked
-
-    match plain:
-        case str():
-            return masked(plain)
-        case dict():
-            return {name: _without_secrets(value) for name, value in plain.items()}
-        case list():
-            return [_without_secrets(value) for value in plain]
-        case _:
-            return plain
+    return json.dumps(without_secrets(jsonable(result)), ensure_ascii=False, indent=indent)

@@ -14,6 +14,9 @@ from azure_functions_db.cli import words
 from azure_functions_db.cli.changes import Change
 from azure_functions_db.cli.examination import Examination, Examinations
 from azure_functions_db.cli.inspect import Inspected
+from azure_functions_db.cli.plain import jsonable
+from azure_functions_db.cli.quarantine import Dropped, Listed, Shown
+from azure_functions_db.cli.replay import Replayed
 from azure_functions_db.cli.standing import LeaseStanding, Standing, Status
 from azure_functions_db.cli.tail import Tail
 from azure_functions_db.core.secrets import masked
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from azure_functions_db.core.types import Horizon
+    from azure_functions_db.core.types import Horizon, QuarantinedRow
 
 # A table of pollers needs about this much; on less each poller gets a block of lines.
 _WIDE = 150
@@ -157,6 +160,47 @@ def _event(event: Mapping[str, Any], width: int) -> Text:
     line.truncate(width, overflow="ellipsis")
     line.no_wrap = True
     return line
+
+
+@screen.register(Listed)
+def _listed(result: Listed, width: int) -> RenderableType:
+    if not result.rows:
+        return Text("Nothing is in quarantine.")
+    if width < 100:
+        return Group(*map(_quarantined_block, result.rows))
+    table = grid("id", "poller", "key", "error", "attempts", "since")
+    for row in result.rows:
+        table.add_row(*(text(told) for told in _quarantined_facts(row)))
+    return table
+
+
+def _quarantined_block(row: QuarantinedRow) -> RenderableType:
+    event_id, *facts = _quarantined_facts(row)
+    told = pairs(zip(("poller", "key", "error", "attempts", "since"), facts, strict=True))
+    return Group(text(event_id, "bold"), Padding(told, (0, 0, 0, 2)))
+
+
+def _quarantined_facts(row: QuarantinedRow) -> tuple[str, ...]:
+    key = " ".join(f"{name}={words.value(part)}" for name, part in row.event.get("pk", {}).items())
+    error = f"{row.error_type}: {row.error}"
+    return row.event_id[:12], row.poller_name, key, error, str(row.attempts), words.value(row.quarantined_at)
+
+
+@screen.register(Shown)
+def _shown(result: Shown, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    return _tree(jsonable(result.row))
+
+
+@screen.register(Replayed)
+def _replayed(result: Replayed, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    failures = [text(f"{event_id[:12]}: {reason}", "red") for event_id, reason in result.failed.items()]
+    return Group(*failures, text(f"{len(result.handled)} handled, {len(result.failed)} failed again."))
+
+
+@screen.register(Dropped)
+def _dropped(result: Dropped, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    kept = "" if result.backup is None else f"; they are kept in {result.backup}"
+    return text(f"{len(result.rows)} row(s) dropped{kept}.")
 
 
 def _tree(document: Any) -> RenderableType:
