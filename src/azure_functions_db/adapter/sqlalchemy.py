@@ -241,13 +241,12 @@ class SqlAlchemySource:
                 found = list(checked_up(self._current_plan(), connection))
             return [*found, late_commits(self.late_commit_grade())]
 
-    def revived(self, row: Mapping[str, Any]) -> RawRecord:
-        """Return a row that went through JSON with values of its columns' types again."""
-        from azure_functions_db.adapter.revival import revived_value
+    def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
+        """Return a row that went through JSON or was typed, with values of its columns' types again."""
+        from azure_functions_db.adapter.revival import revived_row
 
         with reading(self.name):
-            types = self._current_plan().shape.types
-            return {name: revived_value(value, types.get(name)) for name, value in row.items()}
+            return revived_row(row, self._current_plan().shape.types, strict=strict)
 
     def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""

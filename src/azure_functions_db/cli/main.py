@@ -10,6 +10,7 @@ try:
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
+from azure_functions_db.cli.backfill import backfill
 from azure_functions_db.cli.clone import clone
 from azure_functions_db.cli.doctor import doctor
 from azure_functions_db.cli.exits import Exit, exit_of
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
 )
-for command in (run, status, inspect, doctor, tail, reset, clone, export):
+for command in (run, status, inspect, doctor, tail, reset, clone, export, backfill):
     app.command()(command)
 app.add_typer(lease)
 app.add_typer(quarantine)

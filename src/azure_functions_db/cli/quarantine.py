@@ -18,9 +18,7 @@ quarantine = typer.Typer(name="quarantine", no_args_is_help=True)
 
 Poller = Annotated[str | None, typer.Option("--poller", metavar="NAME", help="Rows of this poller only.")]
 Error = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Rows of this kind of error only.")]
-Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Event ids, or their first characters.")
-]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Event ids, or their first characters.")]
 All = Annotated[bool, typer.Option("--all", help="Every row that --poller and --error leave.")]
 Sink = Annotated[
     str | None,

@@ -83,7 +83,7 @@ def _to_checkpoint(name: str, file: Path, *, force: bool) -> Changing:
 
 
 def _to_cursor(target: Target, text: str, kind: str | None, pairs: list[str], *, force: bool) -> Changing:
-    from azure_functions_db.cli.values import cursor_from, key_from
+    from azure_functions_db.cli.values import cursor_from, key_from, typed_source
     from azure_functions_db.core.errors import StateStoreError
     from azure_functions_db.core.serializers import serialize_position
 
@@ -94,8 +94,8 @@ def _to_cursor(target: Target, text: str, kind: str | None, pairs: list[str], *,
             raise
         document = None
     source = None if target.poller is None else target.poller.settings.source
-    value = cursor_from(text, kind, document)
-    key = key_from(pairs, document, getattr(source, "pk_columns", ()))
+    value = cursor_from(text, kind, document, typed_source(source))
+    key = key_from(pairs, document, typed_source(source))
     if source is not None and not force:
         source.fetch_changes({"cursor": serialize_position(value, key)}, 1)  # a position that cannot be read is refused
     name = target.name

@@ -13,6 +13,7 @@ from rich.text import Text
 from azure_functions_db.cli import words
 from azure_functions_db.cli.changes import Change
 from azure_functions_db.cli.examination import Examination, Examinations
+from azure_functions_db.cli.filling import Filled
 from azure_functions_db.cli.inspect import Inspected
 from azure_functions_db.cli.plain import jsonable
 from azure_functions_db.cli.quarantine import Dropped, Listed, Shown
@@ -201,6 +202,12 @@ def _replayed(result: Replayed, width: int) -> RenderableType:  # noqa: ARG001 -
 def _dropped(result: Dropped, width: int) -> RenderableType:  # noqa: ARG001 - see screen
     kept = "" if result.backup is None else f"; they are kept in {result.backup}"
     return text(f"{len(result.rows)} row(s) dropped{kept}.")
+
+
+@screen.register(Filled)
+def _filled(result: Filled, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    done = f"{words.number(result.rows)} row(s) in {words.duration(result.seconds)}"
+    return text(f"{result.poller}: the stretch of {result.live_poller} is complete; {done}.")
 
 
 def _tree(document: Any) -> RenderableType:

@@ -16,25 +16,38 @@ if TYPE_CHECKING:
 KINDS = ("text", "integer", "float", "boolean", "timestamp", "date", "time", "decimal", "uuid", "bytes")
 
 
-def cursor_from(text: str, kind: str | None, document: Mapping[str, Any] | None) -> CursorPart:
-    """Return the value of a typed text, of the kind that is named, that the checkpoint has, or that it looks like."""
+def cursor_from(text: str, kind: str | None, document: Mapping[str, Any] | None, source: Any = None) -> CursorPart:
+    """Return the value of a typed text: of its column's type, or of the kind that the checkpoint has or it looks like."""
+    if kind is None and source is not None:
+        return _typed(source, {source.cursor_column: text})[source.cursor_column]
     match document:
         case {"checkpoint": {"cursor": {"kind": str() as known}}} if kind is None:
             kind = known.removesuffix("+pk")
     return guessed(text) if kind in {None, "null"} else of_kind(text, str(kind))
 
 
-def key_from(pairs: Sequence[str], document: Mapping[str, Any] | None, columns: Sequence[str]) -> dict[str, CursorPart]:
-    """Return the key that ``--pk name=value`` options give, of the types that the present checkpoint has."""
+def key_from(pairs: Sequence[str], document: Mapping[str, Any] | None, source: Any = None) -> dict[str, CursorPart]:
+    """Return the key that ``--pk name=value`` options give, of its columns' types or those the checkpoint has."""
     told = dict(_pair(pair) for pair in pairs)
     present = _tiebreaker(document)
-    wanted = list(columns) or list(present)
+    wanted = list(getattr(source, "pk_columns", present))
     if wanted and set(told) != set(wanted):
         given = " ".join(f"--pk {name}=…" for name in wanted)
         raise ConfigurationError(f"The key of this poller has the columns {', '.join(wanted)}: give {given}")
     if not told:
         raise ConfigurationError("Give the key of the row as well: --pk NAME=VALUE, once for each key column")
+    if source is not None:
+        return _typed(source, {name: told[name] for name in wanted})
     return {name: _like(told[name], present.get(name)) for name in wanted or told}
+
+
+def typed_source(source: Any) -> Any:
+    """Return a source that knows the types of its columns, None in place of any other."""
+    return source if hasattr(source, "revived") and hasattr(source, "cursor_column") else None
+
+
+def _typed(source: Any, texts: Mapping[str, str]) -> dict[str, CursorPart]:
+    return dict(source.revived(texts, strict=True))
 
 
 def guessed(text: str) -> CursorPart:
