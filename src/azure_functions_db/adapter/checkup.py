@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.adapter import values
 from azure_functions_db.adapter.explain import plan_words
-from azure_functions_db.adapter.indexes import serving_index, wanted_index
+from azure_functions_db.adapter.indexes import missing_index
 from azure_functions_db.core.clocks import clock_finding, database_now
 from azure_functions_db.core.types import Finding
 
@@ -49,10 +49,10 @@ def _index(plan: Plan, connection: Connection) -> Finding:
     told = f"; the plan says: {words}" if words else ""
     if plan.definition.table is None:
         return Finding("index", "note", f"a query: see its plan{told}")
-    found = serving_index(plan, connection)
-    if found is None:
-        return Finding("index", "warning", f"no index serves the poll{told}", wanted_index(plan))
-    return Finding("index", "ok", f"{found} serves the poll{told}")
+    missing = missing_index(connection.engine, plan)
+    if missing is not None:
+        return Finding("index", "warning", f"no index serves the poll{told}", missing)
+    return Finding("index", "ok", f"the poll is served{told}")
 
 
 def _null_cursors(plan: Plan, connection: Connection) -> Finding:
