@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def revived_row(row: Mapping[str, Any], types: Mapping[str, TypeEngine[Any]], *, strict: bool) -> RawRecord:
-    """Return the row with each text turned into a value of its column's type; what does not fit stays, or is refused."""
+    """Return the row with each text as a value of its column's type; what does not fit stays, or is refused."""
     return {name: _revived(name, value, types.get(name), strict=strict) for name, value in row.items()}
 
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handler_of
 from azure_functions_db.cli.values import cursor_from, typed_source
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
@@ -19,7 +20,7 @@ from azure_functions_db.trigger.poll import PollTrigger
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from azure_functions_db.cli.targets import AppPoller, Target, Targets
+    from azure_functions_db.cli.targets import Target, Targets
     from azure_functions_db.core.signals import Signal
     from azure_functions_db.core.types import AdapterCapability, Checkpoint, CursorPart, SourceDescriptor
 
@@ -114,8 +115,9 @@ class Filling:
         began = time.monotonic()
         trigger = self._trigger(rate, advance)
         handler = Paced(handler_of(self._live.defined), rate)
-        while self._tick(trigger, handler):
-            pass
+        with printed_aside():
+            while self._tick(trigger, handler):
+                pass
         if self._skipped:
             raise LeaseConflictError(f"Another process runs the backfill {self._name!r}", poller_name=self._name)
         return Filled(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
@@ -225,7 +227,7 @@ def _wanted(live: Target, first: str | None, last: str | None, begun: Stretch | 
     asked = Stretch(begun.first if given[0] is None else given[0], begun.last if given[1] is None else given[1])
     if asked != begun:
         raise ConfigurationError(
-            f"This backfill was begun from {begun.first or 'the beginning'} to {begun.last}; "
+            f"This backfill was begun from {begun.noted()['from'] or 'the beginning'} to {begun.noted()['to']}; "
             "another stretch needs another name"
         )
     return begun

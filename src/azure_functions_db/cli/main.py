@@ -23,6 +23,7 @@ from azure_functions_db.cli.reset import reset
 from azure_functions_db.cli.run import run
 from azure_functions_db.cli.status import status
 from azure_functions_db.cli.tail import tail
+from azure_functions_db.cli.verify import verify
 from azure_functions_db.core.errors import DbError
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
 )
-for command in (run, status, inspect, doctor, tail, reset, clone, export, backfill):
+for command in (run, status, inspect, doctor, tail, reset, clone, export, backfill, verify):
     app.command()(command)
 app.add_typer(lease)
 app.add_typer(quarantine)

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handler_of
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.trigger.context import PollContext
@@ -68,9 +69,10 @@ def deliver(poller: AppPoller, events: Sequence[RowChange]) -> None:
     fitting, misfits = mapped(events, poller.settings.model)
     for misfit in misfits.values():
         raise misfit
-    outcome = handler_of(poller)(fitting, _context(poller, events))
-    if inspect.isawaitable(outcome):
-        asyncio.run(_finished(outcome))
+    with printed_aside():
+        outcome = handler_of(poller)(fitting, _context(poller, events))
+        if inspect.isawaitable(outcome):
+            asyncio.run(_finished(outcome))
 
 
 def _poller(entry: Entry) -> AppPoller:

@@ -20,6 +20,7 @@ from azure_functions_db.cli.quarantine import Dropped, Listed, Shown
 from azure_functions_db.cli.replay import Replayed
 from azure_functions_db.cli.standing import LeaseStanding, Standing, Status
 from azure_functions_db.cli.tail import Tail
+from azure_functions_db.cli.verification import Verified
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.core.serializers import json_safe
 
@@ -208,6 +209,13 @@ def _dropped(result: Dropped, width: int) -> RenderableType:  # noqa: ARG001 - s
 def _filled(result: Filled, width: int) -> RenderableType:  # noqa: ARG001 - see screen
     done = f"{words.number(result.rows)} row(s) in {words.duration(result.seconds)}"
     return text(f"{result.poller}: the stretch of {result.live_poller} is complete; {done}.")
+
+
+@screen.register(Verified)
+def _verified(result: Verified, width: int) -> RenderableType:  # noqa: ARG001 - see screen
+    rows = [text(f"missing: {words.position(row.cursor, row.key)}", "red") for row in result.missing]
+    told = f"{words.number(len(result.missing))} missing of {words.number(result.checked)}"
+    return Group(*rows, text(told + (", now replayed" if result.replayed else "")))
 
 
 def _tree(document: Any) -> RenderableType:

@@ -11,6 +11,7 @@ from azure_functions_db.cli.backlog import Backlog, backlog_of
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.state.codec import decoded
 from azure_functions_db.state.document import is_free
+from azure_functions_db.trigger.batch import RATE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from azure_functions_db.cli.targets import Target
     from azure_functions_db.core.types import Horizon, LeaseView
     from azure_functions_db.state.document import Document
-
-# Over how long a rate is averaged; see `trigger.batch`.
-_RATE_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,6 @@ class Standing:
     last_success: dt.datetime | None = None
     last_success_age_seconds: float | None = None
     rows_per_second: float | None = None
-    rows_total: int | None = None
     failed_attempts: int = 0
     lag_seconds: float | None = None
     waiting_rows: int | None = None
@@ -114,14 +111,13 @@ def _note_checkpoint(standing: Standing, checkpoint: Mapping[str, Any], now: dt.
         case other:
             standing.cursor = other
     standing.failed_attempts = int(metadata.get("failed_attempts", 0))
-    standing.rows_total = metadata.get("rows_total")
     if isinstance(updated := checkpoint.get("updated_at"), str):
         standing.last_success = dt.datetime.fromisoformat(updated)
         age = max(0.0, (now - standing.last_success).total_seconds())
         standing.last_success_age_seconds = age
         rate = metadata.get("rows_per_second")
         # Nothing has come since: the average fades.
-        standing.rows_per_second = None if rate is None else round(rate * math.exp(-age / _RATE_SECONDS), 3)
+        standing.rows_per_second = None if rate is None else round(rate * math.exp(-age / RATE_SECONDS), 3)
     if standing.failed_attempts:
         standing.problems.append(f"the next batch has failed {standing.failed_attempts} time(s)")
 

@@ -39,7 +39,7 @@ def store_at(url: str, app_name: str | None) -> DocumentStateStore:
         case _:
             from azure_functions_db.state.sql import SqlStateStore
 
-            return SqlStateStore(**_database(url), app_name=app_name)
+            return SqlStateStore(**database_at(url), app_name=app_name)
 
 
 def sink_at(url: str) -> QuarantineSink:
@@ -56,7 +56,7 @@ def sink_at(url: str) -> QuarantineSink:
         case _:
             from azure_functions_db.quarantine.sql import SqlQuarantine
 
-            return SqlQuarantine(**_database(url))
+            return SqlQuarantine(**database_at(url))
 
 
 def _kind(url: str) -> str:
@@ -81,7 +81,8 @@ def _existing_directory(url: str) -> str:
     return path
 
 
-def _database(url: str) -> dict[str, Any]:
+def database_at(url: str) -> dict[str, Any]:
+    """Return the arguments that a URL with an optional ``#schema.table`` stands for."""
     before, separator, after = url.rpartition("#")
     named = _TABLE.fullmatch(after) if separator else None
     if named is None:

@@ -131,8 +131,10 @@ class Targets:
     @cached_property
     def _pollers(self) -> dict[str, AppPoller]:
         from azure_functions_db.cli.apps import load_app
+        from azure_functions_db.cli.aside import printed_aside
 
-        app = load_app(self._app or ".")
+        with printed_aside():
+            app = load_app(self._app or ".")
         return {
             trigger.name: AppPoller(function, trigger) for function in app.functions for trigger in function.pollers
         }

@@ -17,7 +17,7 @@ KINDS = ("text", "integer", "float", "boolean", "timestamp", "date", "time", "de
 
 
 def cursor_from(text: str, kind: str | None, document: Mapping[str, Any] | None, source: Any = None) -> CursorPart:
-    """Return the value of a typed text: of its column's type, or of the kind that the checkpoint has or it looks like."""
+    """Return the value of a typed text: of its column's type, of the checkpoint's kind, or of what it looks like."""
     if kind is None and source is not None:
         return _typed(source, {source.cursor_column: text})[source.cursor_column]
     match document:
