@@ -137,11 +137,7 @@ def _wrapped(engine: Engine, connection: Any, error: Any) -> DBAPIError:
     if died:
         connection.invalidate(error)
     statement = None if connection is None else "a statement"
-<<<<<<< HEAD
     wrapped: DBAPIError = DBAPIError.instance(
-=======
-    return DBAPIError.instance(  # type: ignore[return-value]
->>>>>>> c23d57b (Add azfdb backfill)
         statement,
         None,
         error,

@@ -75,7 +75,10 @@ class Book:
         """Return the statements that make the table, for a database in which the app may not."""
         from sqlalchemy.schema import CreateIndex, CreateTable
 
-        parts: list[ExecutableDDLElement] = [CreateTable(self.table), *(CreateIndex(index) for index in self.table.indexes)]
+        parts: list[ExecutableDDLElement] = [
+            CreateTable(self.table),
+            *(CreateIndex(index) for index in self.table.indexes),
+        ]
         return "\n".join(f"{str(part.compile(dialect=self.engine.dialect)).strip()};" for part in parts)
 
     def add(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
