@@ -119,7 +119,11 @@ class Filling:
             while self._tick(trigger, handler):
                 pass
         if self._skipped:
-            raise LeaseConflictError(f"Another process runs the backfill {self._name!r}", poller_name=self._name)
+            raise LeaseConflictError(
+                f"Another process runs the backfill {self._name!r}; where it was killed, its lease ends by itself, "
+                f"or at once with: azfdb lease break {self._name} --force",
+                poller_name=self._name,
+            )
         return Filled(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
 
     def _tick(self, trigger: PollTrigger, handler: Paced) -> int:

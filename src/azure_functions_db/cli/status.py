@@ -44,4 +44,5 @@ def status(
 def _status(targets: Targets, name: str | None) -> Status:
     from azure_functions_db.cli.standing import status_of
 
-    return status_of(targets.chosen(name), dt.datetime.now(dt.UTC))
+    chosen = targets.with_strangers() if name is None else [targets.one(name)]
+    return status_of(chosen, dt.datetime.now(dt.UTC))

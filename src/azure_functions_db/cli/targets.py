@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -94,39 +95,41 @@ class Targets:
         self._sink_url = quarantine
 
     def all(self) -> list[Target]:
-        """Return every poller there is, by name."""
+        """Return every poller of the app, or of the store, by name."""
         if self._app is not None:
             return [self._defined(name) for name in sorted(self._pollers)]
-        return [self._stored(name) for name in self._store.poller_names()]
+        return [self._stored(self._store, name) for name in self._store.poller_names()]
+
+    def with_strangers(self) -> list[Target]:
+        """Return every poller, and what else has left its state in the app's stores: backfills, clones, old names."""
+        known = {target.name: target for target in self.all()}
+        for store in self._app_stores:
+            with suppress(StateStoreError):  # a store that does not answer is told of with its pollers
+                known = {name: self._stored(store, name) for name in store.poller_names()} | known
+        return [known[name] for name in sorted(known)]
 
     def one(self, name: str) -> Target:
         """Return the poller of a name; `UnknownPollerError` tells which ones there are."""
-        if self._app is not None:
-            if name not in self._pollers:
-                raise _unknown(name, sorted(self._pollers))
+        if self._app is not None and name in self._pollers:
             return self._defined(name)
-        if not self._exists(name):
-            raise _unknown(name, self._store.poller_names())
-        return self._stored(name)
+        stores = [self._store] if self._app is None else self._app_stores
+        for store in stores:
+            if _has_state(store, name):
+                return self._stored(store, name)
+        raise _unknown(name, [target.name for target in self.with_strangers()])
 
     def chosen(self, name: str | None) -> list[Target]:
         """Return the poller of a name, or all of them where none is named."""
         return self.all() if name is None else [self.one(name)]
 
-    def _exists(self, name: str) -> bool:
-        try:
-            return self._store.inspect(name) is not None
-        except StateStoreError:
-            return name in self._store.poller_names()  # one that cannot be read is there as well
-
     def _defined(self, name: str) -> Target:
         poller = self._pollers[name]
         return Target(name, poller.settings.store, poller.settings.quarantine, poller)
 
-    def _stored(self, name: str) -> Target:
+    def _stored(self, store: DocumentStateStore, name: str) -> Target:
         from azure_functions_db.cli.store_urls import sink_at
 
-        return Target(name, self._store, None if self._sink_url is None else sink_at(self._sink_url))
+        return Target(name, store, None if self._sink_url is None else sink_at(self._sink_url))
 
     @cached_property
     def _pollers(self) -> dict[str, AppPoller]:
@@ -139,11 +142,22 @@ class Targets:
             trigger.name: AppPoller(function, trigger) for function in app.functions for trigger in function.pollers
         }
 
+    @property
+    def _app_stores(self) -> list[DocumentStateStore]:
+        if self._app is None:
+            return []
+        stores = (poller.settings.store for poller in self._pollers.values())
+        return [store for store in stores if isinstance(store, DocumentStateStore)]
+
     @cached_property
     def _store(self) -> DocumentStateStore:
         from azure_functions_db.cli.store_urls import store_at
 
         return store_at(self._store_url or "", self._app_name)
+
+
+def _has_state(store: DocumentStateStore, name: str) -> bool:
+    return store.raw_document(name) is not None
 
 
 def _unknown(name: str, known: list[str]) -> UnknownPollerError:
