@@ -29,11 +29,15 @@ def backfill(
     last batch was committed. Events have the ids that the live poller gives them.
     """
     from azure_functions_db.cli.filling import filling_of
-    from azure_functions_db.cli.output import show
+    from azure_functions_db.cli.output import complain, show
     from azure_functions_db.cli.progress import progress
     from azure_functions_db.cli.targets import Targets
 
     filling = filling_of(Targets(app), name, new, from_, to)
     with progress(new, filling.count_left(), quiet=as_json) as advance:
-        report = filling.run(rate, advance)
+        try:
+            report = filling.run(rate, advance)
+        except KeyboardInterrupt:
+            complain("interrupted: what was committed stays, and the same command goes on from there", as_json=as_json)
+            raise
     show(report, as_json=as_json)

@@ -58,7 +58,8 @@ def _status_table(standings: Sequence[Standing]) -> Table:
 
 
 def _status_block(standing: Standing) -> RenderableType:
-    return Group(text(standing.poller, "bold"), Padding(pairs(_status_facts(standing)), (0, 0, 1, 2)))
+    facts = [(name, told) for name, told in _status_facts(standing) if told != words.NONE]
+    return Group(text(standing.poller, "bold"), Padding(pairs(facts), (0, 0, 1, 2)))
 
 
 def _status_facts(standing: Standing) -> list[tuple[str, str]]:

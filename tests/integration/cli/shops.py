@@ -33,7 +33,8 @@ def source():
 
 @app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer")
 @db.trigger(arg_name="events", name="orders", source=source(), checkpoint_store={store}, batch_size=4,
-            lease_ttl_seconds=60, quarantine={sink}, max_attempts=int(os.environ.get("MAX_ATTEMPTS", 3)), observers=[DeliveredLedger(url="%SHOP_DB%")])
+            lease_ttl_seconds=60, quarantine={sink}, max_attempts=int(os.environ.get("MAX_ATTEMPTS", 3)),
+            observers=[DeliveredLedger(url="%SHOP_DB%")])
 def on_orders(timer: func.TimerRequest, events) -> None:
     print("a handler may print")
     refused = os.environ.get("REFUSED", "")

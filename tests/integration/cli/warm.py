@@ -62,5 +62,5 @@ def _child(
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = ["azfdb", *words]
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: PTH123, SIM115 - the new streams
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - the new streams
     main()
