@@ -12,6 +12,7 @@ except ModuleNotFoundError:
 
 from azure_functions_db.cli.backfill import backfill
 from azure_functions_db.cli.clone import clone
+from azure_functions_db.cli.demo import demo
 from azure_functions_db.cli.doctor import doctor
 from azure_functions_db.cli.exits import Exit, exit_of
 from azure_functions_db.cli.export import export
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
 )
-for command in (run, status, inspect, doctor, tail, reset, clone, export, backfill, verify):
+for command in (demo, run, status, inspect, doctor, tail, reset, clone, export, backfill, verify):
     app.command()(command)
 app.add_typer(lease)
 app.add_typer(quarantine)
