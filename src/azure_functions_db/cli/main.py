@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 
 try:
@@ -50,8 +49,6 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
-    # What an app logs while it is imported is not what was asked for; `run` sets up logs of its own.
-    logging.getLogger().addHandler(logging.NullHandler())
     try:
         app()
     except DbError as error:

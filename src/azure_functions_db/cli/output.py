@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -78,6 +77,8 @@ def write_text(text: str, file: Path | None) -> None:
 
 def complain(message: str, *, as_json: bool, error_type: str | None = None) -> None:
     """Print on standard error why a command could not do its work."""
+    import json
+
     from azure_functions_db.core.secrets import masked
 
     plain = masked(" ".join(message.split()))
@@ -85,6 +86,8 @@ def complain(message: str, *, as_json: bool, error_type: str | None = None) -> N
 
 
 def _json(result: Any, indent: int | None = None) -> str:
+    import json
+
     from azure_functions_db.cli.plain import jsonable, without_secrets
 
     return json.dumps(without_secrets(jsonable(result)), ensure_ascii=False, indent=indent)

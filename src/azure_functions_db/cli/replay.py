@@ -66,13 +66,21 @@ def event_of(entry: Entry) -> RowChange:
 
 def deliver(poller: AppPoller, events: Sequence[RowChange]) -> None:
     """Call the app's handler with events, as a tick would."""
-    fitting, misfits = mapped(events, poller.settings.model)
-    for misfit in misfits.values():
-        raise misfit
     with printed_aside():
-        outcome = handler_of(poller)(fitting, _context(poller, events))
+        outcome = handler_of(poller)(_given(poller, events), _context(poller, events))
         if inspect.isawaitable(outcome):
             asyncio.run(_finished(outcome))
+
+
+def _given(poller: AppPoller, events: Sequence[RowChange]) -> list[Any]:
+    """Return the events, or the models that the handler is given in their place."""
+    model = poller.settings.model
+    if model is None:
+        return list(events)
+    fitting, misfits = mapped(events, model)
+    for misfit in misfits.values():
+        raise misfit
+    return fitting
 
 
 def _poller(entry: Entry) -> AppPoller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,6 +90,8 @@ class Targets:
     ) -> None:
         if app is not None and store is not None:
             raise ConfigurationError("Give one of --app and --store, not both")
+        # What an app and its parts log is not what was asked for; commands tell what matters themselves.
+        logging.getLogger().addHandler(logging.NullHandler())
         self._app = "." if app is None and store is None else app
         self._store_url = store
         self._app_name = app_name
