@@ -76,3 +76,11 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     shop = sqlite_and_files(request, tmp_path / "shop")
     yield shop
     shop.engine.dispose()
+
+
+@pytest.fixture
+def shop_on_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """A shop with PostgreSQL and blobs."""
+    shop = postgres_and_blobs(request, tmp_path / "shop")
+    yield shop
+    shop.engine.dispose()

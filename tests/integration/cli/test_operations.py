@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from typing import TYPE_CHECKING
+
+from tests.integration.cli.shops import AZFDB
 
 if TYPE_CHECKING:
     from tests.integration.cli.shops import Shop
@@ -37,6 +41,33 @@ def test_watching_a_poller(any_shop: Shop) -> None:
     inspected = shop.azfdb("inspect", "orders")
     assert "checkpoint.cursor.value" in inspected.out
     assert inspected.code == 0
+
+
+def test_whoever_holds_the_horizon_is_named(shop_on_postgres: Shop) -> None:
+    shop = shop_on_postgres
+    shop.sell(1)
+    with shop.engine.connect() as writer:
+        pid = writer.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        writer.exec_driver_sql("INSERT INTO orders VALUES (2, 2, 'not yet committed')")
+        shop.sell(3)
+        [standing] = shop.azfdb("status", "--json").json["pollers"]
+        shown = shop.azfdb("status", COLUMNS="80").out
+
+    [holder] = standing["horizon"]["holders"]
+    assert (holder["session"], holder["user"]) == (str(pid), "azfdb")
+    assert f"held back by  session {pid} (azfdb, " in shown
+
+
+def test_watching_goes_on_until_it_is_interrupted(shop: Shop) -> None:
+    shop.sell(1)
+    words = [str(AZFDB), "status", "--watch", "--every", "0.2", "--json"]
+    with subprocess.Popen(words, cwd=shop.folder, env=shop.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert looks[0]["at"] < looks[1]["at"]
+    assert looks[1]["pollers"][0]["waiting_rows"] == 1
 
 
 def test_examining_an_app(any_shop: Shop) -> None:
