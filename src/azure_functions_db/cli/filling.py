@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.aside import printed_aside
-from azure_functions_db.cli.handling import handler_of
+from azure_functions_db.cli.handling import handling_of
+from azure_functions_db.cli.stretch import Stretch, StretchSource
 from azure_functions_db.cli.values import cursor_from, typed_source
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
-from azure_functions_db.core.serializers import deserialize_part, deserialize_position, serialize_part
+from azure_functions_db.core.serializers import deserialize_position
 from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped
-from azure_functions_db.core.types import FetchResult
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from azure_functions_db.cli.handling import Handling
     from azure_functions_db.cli.targets import Target, Targets
     from azure_functions_db.core.signals import Signal
-    from azure_functions_db.core.types import AdapterCapability, Checkpoint, CursorPart, SourceDescriptor
+    from azure_functions_db.core.types import Checkpoint, CursorPart
 
-_NOTE = "backfill"
 # A tick ends when the stretch does; its lease is kept alive meanwhile.
 _ALL_BATCHES = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """From one cursor value to another, both included; no beginning means the source's own."""
-
-    first: CursorPart
-    last: CursorPart
-
-    def noted(self) -> dict[str, Any]:
-        """Return the JSON form that the backfill's own checkpoint carries."""
-        return {"from": serialize_part(self.first), "to": serialize_part(self.last)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,58 +38,15 @@ class Filled:
     seconds: float
 
 
-class StretchSource:
-    """A stretch of a source, noted in every checkpoint so that a later run goes on with the same one."""
-
-    def __init__(self, source: Any, stretch: Stretch) -> None:
-        self._source = source.ranged(stretch.first, stretch.last)
-        self._note = {_NOTE: stretch.noted()}
-
-    @property
-    def source_descriptor(self) -> SourceDescriptor:
-        """The live source's own: events keep their ids."""
-        descriptor: SourceDescriptor = self._source.source_descriptor
-        return descriptor
-
-    def validate(self) -> None:
-        """Check the source."""
-        self._source.validate()
-
-    def open(self) -> None:
-        """Open the source."""
-        self._source.open()
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
-
-    def capability(self) -> AdapterCapability:
-        """Say what the source can tell."""
-        capability: AdapterCapability = self._source.capability()
-        return capability
-
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
-        """Read on within the stretch."""
-        found: FetchResult = self._source.fetch_changes(checkpoint, limit)
-        metadata = {**(found.next_checkpoint.get("metadata") or {}), **self._note}
-        return FetchResult(found.records, {**found.next_checkpoint, "metadata": metadata}, found.more, found.horizon)
-
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
-        """Tell the source nothing: what the live poller still needs is not let go."""
-
-    def count_changes(self, checkpoint: Checkpoint) -> int:
-        """Return how many rows of the stretch are left."""
-        return int(self._source.count_changes(checkpoint))
-
-
 class Filling:
-    """A backfill that is ready to run, for the first time or once more."""
+    """A backfill that is ready to run, for the first time or once more; it listens to its own ticks."""
 
     def __init__(self, live: Target, name: str, stretch: Stretch, checkpoint: Checkpoint) -> None:
         self._live = live
         self._name = name
         self._source = StretchSource(live.defined.settings.source, stretch)
         self._checkpoint = checkpoint
+        self._advance: Callable[[int], object] = lambda _rows: None
         self._rows = 0
         self._skipped = False
 
@@ -110,13 +54,13 @@ class Filling:
         """Return how many rows are still to be delivered."""
         return self._source.count_changes(self._checkpoint)
 
-    def run(self, rate: float | None, advance: Callable[[int], None]) -> Filled:
-        """Deliver what is left of the stretch, at most so many rows a second."""
+    def run(self, rate: float | None, advance: Callable[[int], object]) -> Filled:
+        """Deliver what is left of the stretch, at most so many rows a second; tell of each batch."""
         began = time.monotonic()
-        trigger = self._trigger(rate, advance)
-        handler = Paced(handler_of(self._live.defined), rate)
+        self._advance = advance
+        trigger, handler = self._trigger(rate), Paced(handling_of(self._live.defined), rate)
         with printed_aside():
-            while self._tick(trigger, handler):
+            while _tick(trigger, handler):
                 pass
         if self._skipped:
             raise LeaseConflictError(
@@ -126,12 +70,16 @@ class Filling:
             )
         return Filled(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
 
-    def _tick(self, trigger: PollTrigger, handler: Paced) -> int:
-        if handler.is_async:
-            return asyncio.run(trigger.run_async(timer=None, handler=handler.call_async))
-        return trigger.run(timer=None, handler=handler.call)
+    def notice(self, signal: Signal) -> None:
+        """Take note of what a tick did."""
+        match signal:
+            case BatchCommitted():
+                self._rows += signal.fetched_count
+                self._advance(signal.fetched_count)
+            case LeaseSkipped():
+                self._skipped = True
 
-    def _trigger(self, rate: float | None, advance: Callable[[int], None]) -> PollTrigger:
+    def _trigger(self, rate: float | None) -> PollTrigger:
         settings = self._live.defined.settings
         batch_size = settings.batch_size if rate is None else max(1, min(settings.batch_size, int(rate)))
         return PollTrigger(
@@ -147,46 +95,28 @@ class Filling:
             max_attempts=settings.max_attempts,
             model=settings.model,
             transactional=settings.transactional,
-            observers=[_Listener(self, advance)],
+            observers=[self],
         )
-
-    def note(self, signal: Signal, advance: Callable[[int], None]) -> None:
-        """Take note of what a tick did."""
-        match signal:
-            case BatchCommitted():
-                self._rows += signal.fetched_count
-                advance(signal.fetched_count)
-            case LeaseSkipped():
-                self._skipped = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    filling: Filling
-    advance: Callable[[int], None]
-
-    def notice(self, signal: Signal) -> None:
-        self.filling.note(signal, self.advance)
 
 
 class Paced:
     """A handler that is given no more rows a second than it should be."""
 
-    def __init__(self, handler: Callable[[Any, Any], Any], rate: float | None) -> None:
-        self._handler = handler
+    def __init__(self, handling: Handling, rate: float | None) -> None:
+        self._handle = handling.call
+        self.is_async = handling.is_async
         self._rate = rate
         self._due = time.monotonic()
-        self.is_async = inspect.iscoroutinefunction(getattr(handler.func.__self__, "handler", None))  # type: ignore[attr-defined]
 
     def call(self, events: Sequence[Any], context: Any) -> Any:
         """Wait until these rows are due, then hand them on."""
         time.sleep(self._wait(len(events)))
-        return self._handler(events, context)
+        return self._handle(events, context)
 
     async def call_async(self, events: Sequence[Any], context: Any) -> Any:
         """Wait until these rows are due, then hand them on."""
         await asyncio.sleep(self._wait(len(events)))
-        return await self._handler(events, context)
+        return await self._handle(events, context)
 
     def _wait(self, rows: int) -> float:
         if self._rate is None:
@@ -195,6 +125,12 @@ class Paced:
         wait = max(0.0, self._due - now)
         self._due = max(self._due, now) + rows / self._rate
         return wait
+
+
+def _tick(trigger: PollTrigger, handler: Paced) -> int:
+    if handler.is_async:
+        return asyncio.run(trigger.run_async(timer=None, handler=handler.call_async))
+    return trigger.run(timer=None, handler=handler.call)
 
 
 def filling_of(targets: Targets, name: str, new: str, first: str | None, last: str | None) -> Filling:
@@ -207,19 +143,11 @@ def filling_of(targets: Targets, name: str, new: str, first: str | None, last: s
         raise ConfigurationError(f"{new!r} is a poller of the app: a backfill needs a name of its own")
     document = live.documents.inspect(new)
     checkpoint = {} if document is None else document["checkpoint"]
-    begun = _begun(checkpoint)
+    begun = Stretch.noted_in(checkpoint)
     if checkpoint and begun is None:
         raise ConfigurationError(f"{new!r} has a state that is no backfill's: choose another name")
     wanted = _wanted(live, first, last, begun)
     return Filling(live, new, wanted, checkpoint)
-
-
-def _begun(checkpoint: Checkpoint) -> Stretch | None:
-    match checkpoint:
-        case {"metadata": {"backfill": {"from": first, "to": last}}}:
-            return Stretch(deserialize_part(first), deserialize_part(last))
-        case _:
-            return None
 
 
 def _wanted(live: Target, first: str | None, last: str | None, begun: Stretch | None) -> Stretch:

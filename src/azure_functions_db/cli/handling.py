@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +18,20 @@ if TYPE_CHECKING:
     from azure_functions_db.cli.targets import AppPoller
 
 
-def handler_of(poller: AppPoller) -> Callable[[Any, Any], Any]:
-    """Return the handler as a function of events and context; its other parameters are filled as in the host."""
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """The handler as a function of events and context, and whether its outcome has to be awaited."""
+
+    call: Callable[[Any, Any], Any]
+    is_async: bool
+
+
+def handling_of(poller: AppPoller) -> Handling:
+    """Return a poller's handler; its other parameters are filled as in the host."""
     plan = poll_plan_of(poller.function.call)
     if plan is None:
         raise AssertionError("a poller of an app has a plan")
-    return partial(plan.deliver, _host_arguments(poller))
+    return Handling(partial(plan.deliver, _host_arguments(poller)), inspect.iscoroutinefunction(plan.handler))
 
 
 def _host_arguments(poller: AppPoller) -> dict[str, Any]:

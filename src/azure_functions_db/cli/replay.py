@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import inspect
 import threading
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.aside import printed_aside
-from azure_functions_db.cli.handling import handler_of
+from azure_functions_db.cli.handling import handling_of
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.events import RowChange
@@ -50,26 +49,26 @@ def event_of(entry: Entry) -> RowChange:
     """Return the event of a quarantined row, with the id that it had and values of its columns' types."""
     written = entry.row.event
     source = _poller(entry).settings.source
+    column = getattr(source, "cursor_column", "cursor")
     return RowChange(
         entry.row.event_id,
         written["op"],
         source.source_descriptor,
-        _revived(source, {"cursor": written["cursor"]}, names={"cursor": getattr(source, "cursor_column", "cursor")})[
-            "cursor"
-        ],
+        _revived(source, {column: written["cursor"]})[column],
         _revived(source, written["pk"]),
-        None if written["before"] is None else _revived(source, written["before"]),
-        None if written["after"] is None else _revived(source, written["after"]),
+        written["before"] and _revived(source, written["before"]),
+        written["after"] and _revived(source, written["after"]),
         {**written["metadata"], "attempt": entry.row.attempts + 1, "replayed": True},
     )
 
 
 def deliver(poller: AppPoller, events: Sequence[RowChange]) -> None:
     """Call the app's handler with events, as a tick would."""
+    handling = handling_of(poller)
     with printed_aside():
-        outcome = handler_of(poller)(_given(poller, events), _context(poller, events))
-        if inspect.isawaitable(outcome):
-            asyncio.run(_finished(outcome))
+        outcome = handling.call(_given(poller, events), _context(poller, events))
+        if handling.is_async:
+            asyncio.run(outcome)
 
 
 def _given(poller: AppPoller, events: Sequence[RowChange]) -> list[Any]:
@@ -89,12 +88,9 @@ def _poller(entry: Entry) -> AppPoller:
     return entry.poller
 
 
-def _revived(source: Any, row: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    revive = getattr(source, "revived", None)
-    if revive is None:
-        return dict(row)
-    columns = {(names or {}).get(name, name): value for name, value in row.items()}
-    return dict(zip(row, revive(columns).values(), strict=True))
+def _revived(source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    revive = getattr(source, "revived", dict)
+    return dict(revive(row))
 
 
 def _context(poller: AppPoller, events: Sequence[RowChange]) -> PollContext:
@@ -111,7 +107,3 @@ def _context(poller: AppPoller, events: Sequence[RowChange]) -> PollContext:
         events=events,
         lease_lost=threading.Event(),
     )
-
-
-async def _finished(outcome: Any) -> Any:
-    return await outcome

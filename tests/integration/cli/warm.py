@@ -30,6 +30,7 @@ for module in (
     "azure_functions_db.state.file",
     "azure_functions_db.state.sql",
     "psycopg",
+    "pydantic.fields",
     "pymysql",
     "sqlalchemy.dialects.mysql.pymysql",
     "sqlalchemy.dialects.postgresql.psycopg",
