@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.metadata import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
+    from azure_functions_db.ledger.delivered import DeliveredLedger
+    from azure_functions_db.ledger.processed import ProcessedLedger, processed_once
     from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
     from azure_functions_db.quarantine.blob import BlobQuarantine
     from azure_functions_db.quarantine.file import FileQuarantine
@@ -103,6 +105,8 @@ _HOMES = {
     "decorator.bindings": ["DbBindings"],
     "decorator.metadata": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
+    "ledger.delivered": ["DeliveredLedger"],
+    "ledger.processed": ["ProcessedLedger", "processed_once"],
     "observability": ["OpenTelemetryMetrics", "OpenTelemetryObserver"],
     "quarantine.blob": ["BlobQuarantine"],
     "quarantine.file": ["FileQuarantine"],
@@ -135,6 +139,7 @@ __all__ = [
     "DbReader",
     "DbSession",
     "DbWriter",
+    "DeliveredLedger",
     "EngineProvider",
     "FetchError",
     "FileQuarantine",
@@ -153,6 +158,7 @@ __all__ = [
     "PollTrigger",
     "PollerError",
     "PositionLostError",
+    "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",
     "RetryPolicy",
@@ -168,6 +174,7 @@ __all__ = [
     "WriteError",
     "__version__",
     "get_db_metadata",
+    "processed_once",
 ]
 
 

@@ -31,6 +31,7 @@ PUBLIC_NAMES = [
     "DbReader",
     "DbSession",
     "DbWriter",
+    "DeliveredLedger",
     "EngineProvider",
     "FetchError",
     "FileQuarantine",
@@ -49,6 +50,7 @@ PUBLIC_NAMES = [
     "PollTrigger",
     "PollerError",
     "PositionLostError",
+    "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",
     "RetryPolicy",
@@ -64,6 +66,7 @@ PUBLIC_NAMES = [
     "WriteError",
     "__version__",
     "get_db_metadata",
+    "processed_once",
 ]
 
 HEAVY = ["azure", "opentelemetry", "pydantic", "rich", "sqlalchemy", "typer"]

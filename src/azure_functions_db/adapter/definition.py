@@ -45,6 +45,8 @@ class Definition:
     in_flight: InFlight
     settle_seconds: float | None
     strategy: str
+    end_at: CursorValue = None
+    """The last cursor value to read; None: no end."""
 
     @property
     def label(self) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
 
 BOUND = "azfdb_bound"
+END = "azfdb_end"
 LIMIT = "azfdb_limit"
 
 
@@ -42,6 +43,8 @@ class Plan:
         self.dialect = dialect
         self.reads_binary = False
         """Whether the last page had only columns that are the same in the driver's faster form."""
+        self.end: Any = None
+        """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
         self._statements: dict[tuple[Any, ...], Select[Any]] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
@@ -103,7 +106,8 @@ class Plan:
 
     def parameters(self, position: Sequence[Any]) -> dict[str, Any]:
         """Return the values that a statement for this position binds."""
-        return {f"azfdb_p{i}": value for i, value in enumerate(position)}
+        end = {} if self.end is None else {END: self.end}
+        return {f"azfdb_p{i}": value for i, value in enumerate(position)} | end
 
     def bounded(self, bound: Any) -> dict[str, Any]:
         """Return the value that a bounded statement binds besides its position."""
@@ -169,6 +173,8 @@ class Plan:
     def _filtered(self, everything: Select[Any], given: int, *, inclusive: bool) -> Select[Any]:
         if not given or self.dialect.name == "duckdb":  # which takes a row that begins with NULL for a high one
             everything = everything.where(self.cursor.is_not(None))
+        if self.end is not None:
+            everything = everything.where(self.cursor <= self._bound(END, self.definition.cursor_column))
         return everything.where(*self._after(given, inclusive=inclusive), *self._own_filter())
 
     def _after(self, given: int, *, inclusive: bool) -> list[ColumnElement[bool]]:

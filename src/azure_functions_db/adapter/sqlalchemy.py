@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.shape import Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
-    from azure_functions_db.core.types import Checkpoint, CursorValue, RawRecord
+    from azure_functions_db.core.types import Checkpoint, CursorValue, Finding, RawRecord
 
 
 class SqlAlchemySource:
@@ -175,6 +175,17 @@ class SqlAlchemySource:
         share._forget()  # noqa: SLF001 - a copy
         return share
 
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> SqlAlchemySource:
+        """Return a source for the rows from one cursor value to another, both included; None is open.
+
+        It keeps its name and fingerprint: an event read through it has the id that it always has.
+        """
+        part = copy(self)
+        start = "beginning" if start_at is None else start_at
+        part._definition = replace(self._definition, start_at=start, end_at=end_at)  # noqa: SLF001 - a copy
+        part._forget()  # noqa: SLF001 - a copy
+        return part
+
     def open(self) -> None:
         """Nothing to prepare: connections come from the pool, one page at a time."""
 
@@ -221,6 +232,31 @@ class SqlAlchemySource:
                 watch.look(connection, plan, BEGINNING)
             return watch.grade
 
+    def checkup(self) -> list[Finding]:
+        """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
+        from azure_functions_db.adapter.checkup import checked_up, late_commits
+
+        with reading(self.name):
+            with self._engine().connect() as connection:
+                found = list(checked_up(self._current_plan(), connection))
+            return [*found, late_commits(self.late_commit_grade())]
+
+    def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
+        """Return a row that went through JSON or was typed, with values of its columns' types again."""
+        from azure_functions_db.adapter.revival import revived_row
+
+        with reading(self.name):
+            return revived_row(row, self._current_plan().shape.types, strict=strict)
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow the checkpoint; counting stops at ``most``."""
+        from azure_functions_db.adapter.counting import counted
+
+        with reading(self.name), self._connected(self._engine()) as connection:
+            plan = self._current_plan()
+            self._set_end(plan, connection)
+            return counted(connection, plan, self._position(plan, checkpoint, connection), most)
+
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
 
@@ -238,8 +274,13 @@ class SqlAlchemySource:
     def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
         plan = self._current_plan()
         with self._connected(self._engine()) as connection:
+            self._set_end(plan, connection)
             start = position(plan, connection)
             return start, self._page(connection, plan, start, limit)
+
+    def _set_end(self, plan: Plan, connection: Connection) -> None:
+        if plan.end is None and self._definition.end_at is not None:
+            plan.end = position_after(plan, self._definition.end_at, connection).values[0]
 
     def _records(self, page: Page) -> list[RawRecord]:
         if not page.rows:

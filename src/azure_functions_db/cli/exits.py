@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from azure_functions_db.core.errors import ConfigurationError, DbConnectionError, LeaseConflictError, StateStoreError
+from azure_functions_db.cli.errors import NotConfirmedError
+from azure_functions_db.core.errors import (
+    ConfigurationError,
+    DbConnectionError,
+    FetchError,
+    LeaseConflictError,
+    StateStoreError,
+)
 
 
 class Exit(IntEnum):
@@ -15,11 +22,11 @@ class Exit(IntEnum):
     FAILED = 1
     """It was tried and did not succeed, or a check found something wrong."""
     USAGE = 2
-    """The command line cannot be understood."""
+    """The command line cannot be understood, or a change was not confirmed."""
     MISCONFIGURED = 3
-    """The app, a setting or a definition cannot work as it is."""
+    """The app, a setting or a definition cannot work as it is, or there is no such poller."""
     UNREACHABLE = 4
-    """The database or the state store did not answer."""
+    """The database or the state store did not answer or refused access."""
     LEASE_HELD = 5
     """Another instance is at work; try again, or wait for its lease to expire."""
     INTERRUPTED = 130
@@ -29,11 +36,13 @@ class Exit(IntEnum):
 def exit_of(error: BaseException) -> Exit:
     """Return the exit code that tells of an error."""
     match error:
+        case NotConfirmedError():
+            return Exit.USAGE
         case ConfigurationError():
             return Exit.MISCONFIGURED
         case LeaseConflictError():
             return Exit.LEASE_HELD
-        case DbConnectionError() | StateStoreError():
+        case DbConnectionError() | FetchError() | StateStoreError(unreachable=True):
             return Exit.UNREACHABLE
         case KeyboardInterrupt():
             return Exit.INTERRUPTED

@@ -2,55 +2,92 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import Console
+
+# Wide enough for every table; files and pipes have no edge to wrap at.
+_PIPE_WIDTH = 200
 
 
 def show(result: Any, *, as_json: bool) -> None:
-    """Print a command's result: JSON for machines, lines for people."""
-    from azure_functions_db.core.secrets import masked
-    from azure_functions_db.core.serializers import json_safe
+    """Print a command's result: JSON for machines, a screen for people."""
+    if as_json:
+        print(_json(result, indent=2))
+    else:
+        from azure_functions_db.cli.screens import screen
 
-    plain = json_safe(_plain(result))
-    text = json.dumps(plain, ensure_ascii=False, indent=2) if as_json else "\n".join(_lines(plain))
-    print(masked(text))
+        shown = console()
+        if shown.is_terminal:
+            shown.print(screen(result, shown.width))
+            return
+        with shown.capture() as captured:
+            shown.print(screen(result, shown.width))
+        # Tables are filled up with blanks, which only a terminal needs.
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def show_live(read: Callable[[], Any], every: float, *, as_json: bool) -> None:
+    """Keep printing what is read until Ctrl-C: in place for people, a JSON object per line for machines."""
+    import time
+
+    if as_json or not sys.stdout.isatty():
+        while True:
+            print(_json(read()), flush=True)
+            time.sleep(every)
+    from rich.live import Live
+
+    from azure_functions_db.cli.screens import screen
+
+    shown = console()
+    with Live(console=shown, auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(screen(read(), shown.width), refresh=True)
+            time.sleep(every)
+
+
+def console(*, error: bool = False) -> Console:
+    """Return where screens are drawn: coloured on a terminal, plain and wide in a pipe."""
+    from rich.console import Console
+
+    is_terminal = (sys.stderr if error else sys.stdout).isatty()
+    width = None if is_terminal or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(stderr=error, width=width, highlight=False, soft_wrap=False, emoji=False)
+
+
+def write_text(text: str, file: Path | None) -> None:
+    """Write a text to a new file, or to standard output."""
+    from azure_functions_db.core.errors import ConfigurationError
+
+    if file is None:
+        print(text)
+        return
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text + "\n")
+    except OSError as failure:
+        raise ConfigurationError(f"{file} cannot be written: {failure.strerror}") from None
 
 
 def complain(message: str, *, as_json: bool, error_type: str | None = None) -> None:
     """Print on standard error why a command could not do its work."""
+    import json
+
     from azure_functions_db.core.secrets import masked
 
-    text = json.dumps({"error": message, "error_type": error_type}) if as_json else f"azfdb: {message}"
-    print(masked(text), file=sys.stderr)
+    plain = masked(" ".join(message.split()))
+    print(json.dumps({"error": plain, "error_type": error_type}) if as_json else f"azfdb: {plain}", file=sys.stderr)
 
 
-def _plain(result: Any) -> Any:
-    from dataclasses import asdict, is_dataclass
+def _json(result: Any, indent: int | None = None) -> str:
+    import json
 
-    if is_dataclass(result) and not isinstance(result, type):
-        return asdict(result)
-    if isinstance(result, Mapping):
-        return {name: _plain(value) for name, value in result.items()}
-    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
-        return [_plain(value) for value in result]
-    return result
+    from azure_functions_db.cli.plain import jsonable, without_secrets
 
-
-def _lines(plain: Any, indent: str = "") -> list[str]:
-    match plain:
-        case dict():
-            return [line for name, value in plain.items() for line in _entry(name, value, indent)]
-        case list():
-            return [
-                line for value in plain for line in (*_lines(value, indent), *([""] if isinstance(value, dict) else []))
-            ]
-        case _:
-            return [f"{indent}{plain}"]
-
-
-def _entry(name: str, value: Any, indent: str) -> list[str]:
-    if isinstance(value, dict | list) and value:
-        return [f"{indent}{name}:", *_lines(value, indent + "  ")]
-    return [f"{indent}{name}: {'-' if value in (None, {}, []) else value}"]
+    return json.dumps(without_secrets(jsonable(result)), ensure_ascii=False, indent=indent)

@@ -34,12 +34,12 @@ class Observers:
     """Tells every observer; one that raises is reported once and does no harm."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self._observers = tuple(observers)
+        self.all = tuple(observers)
         self._reported: set[int] = set()
 
     def notice(self, signal: Signal) -> None:
         """Pass a fact on."""
-        for observer in self._observers:
+        for observer in self.all:
             try:
                 observer.notice(signal)
             except Exception as error:  # noqa: BLE001 - telemetry must not break what it tells of

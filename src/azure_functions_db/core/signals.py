@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Sequence
 
-    from azure_functions_db.core.types import Checkpoint, Horizon, LeaseView, QuarantinedRow
+    from azure_functions_db.core.types import Checkpoint, Event, Horizon, LeaseView, QuarantinedRow
 
 
 class Stage(StrEnum):
@@ -143,6 +144,8 @@ class BatchCommitted(TickSignal):
     handler_duration_ms: float
     commit_duration_ms: float
     lag_seconds: float | None
+    events: Sequence[Event] = field(default=(), repr=False)
+    """The events that were handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

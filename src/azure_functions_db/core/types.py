@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -25,6 +25,22 @@ CursorValue = CursorPart | tuple[CursorPart, ...]
 
 Checkpoint = dict[str, Any]
 """The JSON form of a position with its metadata; an empty one means "from the start"."""
+
+
+class Event(Protocol):
+    """What every part may know of a change: which one it is, and of which row."""
+
+    @property
+    def event_id(self) -> str:
+        """The same for the same change, however often it is delivered."""
+
+    @property
+    def cursor(self) -> CursorPart:
+        """The row's cursor value."""
+
+    @property
+    def pk(self) -> Mapping[str, CursorPart]:
+        """The row's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,16 @@ class FetchResult:
     next_checkpoint: Checkpoint
     more: bool | None = None
     horizon: Horizon | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found out about a source, a store or a clock."""
+
+    check: str
+    grade: Literal["ok", "note", "warning", "error"]
+    text: str
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

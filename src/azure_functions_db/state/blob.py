@@ -51,8 +51,18 @@ class BlobBackend:
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         prefix = f"state/{app}/"
-        paths = asked(None, lambda: list(self._container.list_blob_names(name_starts_with=prefix)))
+        paths = asked(None, lambda: self._paths(prefix))
         return [path.removeprefix(prefix).removesuffix(_SUFFIX) for path in paths]
+
+    def _paths(self, prefix: str) -> list[str]:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        try:
+            return list(self._container.list_blob_names(name_starts_with=prefix))
+        except ResourceNotFoundError as failure:
+            if error_code(failure) not in _ABSENT:
+                raise
+            return []
 
     def _read(self, path: str) -> Stored | None:
         from azure.core.exceptions import ResourceNotFoundError

@@ -92,6 +92,11 @@ class Resets:
         stored = self._backend.read(self._name(poller_name))
         return None if stored is None else as_dict(decoded(stored.content, poller_name))
 
+    def raw_document(self, poller_name: str) -> bytes | None:
+        """Return what is stored for a poller, whether it makes sense or not."""
+        stored = self._backend.read(self._name(poller_name))
+        return None if stored is None else stored.content
+
     def _rewrite(
         self,
         poller_name: str,

@@ -62,10 +62,9 @@ class SqlBackend:
             try:
                 return self._read(name)
             except _database_error() as failure:
-                if not is_schema_change(failure) or self._joined() is not None:
+                if not self._lacks_table(failure):
                     raise
-            self._make_table()
-            return self._read(name)
+                return None
 
     def create(self, name: DocumentName, content: bytes) -> Version | None:
         """Write a new document and return its version; None when there is one already."""
@@ -75,7 +74,7 @@ class SqlBackend:
         row = {"app_name": name.app, "poller_name": name.poller, "document": content.decode(), "version": 1}
         with self._failures(name):
             try:
-                self._run(lambda connection: connection.execute(insert(self.table), row))
+                self._with_table(lambda connection: connection.execute(insert(self.table), row))
             except IntegrityError:
                 return None
         return 1
@@ -98,7 +97,12 @@ class SqlBackend:
 
         wanted = select(self.table.c.poller_name).where(self.table.c.app_name == app)
         with self._failures(None):
-            return self._run(lambda connection: list(connection.scalars(wanted)))
+            try:
+                return self._run(lambda connection: list(connection.scalars(wanted)))
+            except _database_error() as failure:
+                if not self._lacks_table(failure):
+                    raise
+                return []
 
     def _read(self, name: DocumentName) -> Stored | None:
         from sqlalchemy import select
@@ -109,6 +113,21 @@ class SqlBackend:
             wanted = wanted.with_for_update()
         row = self._run(lambda connection: connection.execute(wanted).one_or_none())
         return None if row is None else Stored(row.document.encode(), row.version)
+
+    def _with_table(self, work: Callable[[Connection], T]) -> T:
+        """Do work that writes the first document; the table is made for it, never for a mere look."""
+        try:
+            return self._run(work)
+        except _database_error() as failure:
+            if not self._lacks_table(failure):
+                raise
+        self._make_table()
+        return self._run(work)
+
+    def _lacks_table(self, failure: DBAPIError) -> bool:
+        if not is_schema_change(failure) or self._joined() is not None:
+            return False
+        return not self._run(lambda connection: _has_table(connection, self.table))
 
     def _run(self, work: Callable[[Connection], T]) -> T:
         joined = self._joined()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
 
 _ATTEMPTS = "failed_attempts"
+RATE_SECONDS = 300
 
 
 @dataclass(slots=True)
@@ -45,6 +48,13 @@ class Batch:
         """The number of events that the handler has digested."""
         return len(self.events) - len(self.quarantined)
 
+    @property
+    def handled_events(self) -> Sequence[RowChange]:
+        """The events that the handler has digested."""
+        if not self.quarantined:
+            return self.events
+        return [event for event in self.events if event.event_id not in self.quarantined]
+
 
 def failed_attempts(checkpoint: Checkpoint) -> int:
     """Return how often the batch after this checkpoint has failed so far."""
@@ -56,7 +66,9 @@ def with_failed_attempts(checkpoint: Checkpoint, attempts: int) -> Checkpoint:
     return {**checkpoint, "metadata": {**(checkpoint.get("metadata") or {}), _ATTEMPTS: attempts}}
 
 
-def committed_checkpoint(position: Checkpoint, *, batch_id: str, updated_at: str, row_count: int) -> Checkpoint:
+def committed_checkpoint(
+    position: Checkpoint, *, before: Checkpoint, batch_id: str, updated_at: str, row_count: int
+) -> Checkpoint:
     """Return the checkpoint to write after a batch."""
     kept: dict[str, Any] = {
         name: value for name, value in (position.get("metadata") or {}).items() if name != _ATTEMPTS
@@ -65,5 +77,20 @@ def committed_checkpoint(position: Checkpoint, *, batch_id: str, updated_at: str
         **position,
         "last_successful_batch_id": batch_id,
         "updated_at": updated_at,
-        "metadata": {**kept, "row_count": row_count},
+        "metadata": {
+            **kept,
+            "row_count": row_count,
+            "rows_per_second": rows_per_second(before, updated_at, row_count),
+        },
     }
+
+
+def rows_per_second(before: Checkpoint, updated_at: str, row_count: int) -> float:
+    """Return the rate after a batch, averaged over about five minutes as a load average is."""
+    earlier = before.get("updated_at")
+    old = float((before.get("metadata") or {}).get("rows_per_second", 0))
+    new = row_count / RATE_SECONDS
+    if earlier is None or not old:
+        return round(new, 6)
+    passed = dt.datetime.fromisoformat(updated_at) - dt.datetime.fromisoformat(earlier)
+    return round(old * math.exp(-max(0.0, passed.total_seconds()) / RATE_SECONDS) + new, 6)

@@ -177,7 +177,11 @@ class Tick:
         with self.stage(Stage.NORMALIZE, batch_id):
             events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata)
         after = committed_checkpoint(
-            result.next_checkpoint, batch_id=batch_id, updated_at=datetime_text(fetched_at), row_count=len(events)
+            result.next_checkpoint,
+            before=position,
+            batch_id=batch_id,
+            updated_at=datetime_text(fetched_at),
+            row_count=len(events),
         )
         more = bool(result.more) if result.more is not None else len(events) >= self.settings.batch_size
         return Batch(
@@ -282,4 +286,5 @@ class Tick:
             handler_duration_ms=batch.handling.ms,
             commit_duration_ms=batch.committing.ms,
             lag_seconds=lag_of(batch.events[-1].cursor, self.settings.now()),
+            events=batch.handled_events,
         )

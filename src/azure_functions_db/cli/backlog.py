@@ -1,0 +1,58 @@
+"""What waits behind a checkpoint."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.ports import ChangeSource
+    from azure_functions_db.core.types import Checkpoint, FetchResult, Horizon
+
+# Counting stops here: an operator needs no exact number beyond it.
+_COUNTED = 100_000
+# How much of a source that cannot count is read to count it.
+_READ = 1_000
+
+
+@runtime_checkable
+class CountingSource(Protocol):
+    """A source that can count what it would read."""
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow a checkpoint; counting stops at ``most``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How many rows wait, for how long the oldest has, and what keeps them from being read."""
+
+    rows: int
+    is_more: bool
+    """Whether there are more than were counted."""
+    lag_seconds: float | None
+    """The age of the oldest waiting row; None where the cursor is no timestamp."""
+    horizon: Horizon | None
+
+
+def backlog_of(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -> Backlog:
+    """Look at what the next ticks would read; nothing is changed."""
+    source.open()
+    try:
+        counts = isinstance(source, CountingSource)
+        result = source.fetch_changes(checkpoint, 1 if counts else _READ)
+        if counts and result.records:
+            rows = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
+            return Backlog(rows, rows >= _COUNTED, _lag(source, result, now), result.horizon)
+        return Backlog(len(result.records), bool(result.more), _lag(source, result, now), result.horizon)
+    finally:
+        source.close()
+
+
+def _lag(source: Any, result: FetchResult, now: dt.datetime) -> float | None:
+    from azure_functions_db.trigger.lag import lag_of
+
+    if not result.records:
+        return 0.0
+    return lag_of(result.records[0].get(getattr(source, "cursor_column", "")), now)

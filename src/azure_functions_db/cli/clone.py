@@ -1,0 +1,41 @@
+"""`azfdb clone`: one poller's position for another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from azure_functions_db.cli.options import (
+    BACKUPS,
+    AppName,
+    AppPlace,
+    AsJson,
+    BackupFolder,
+    Force,
+    PollerName,
+    StoreUrl,
+    Yes,
+)
+
+
+def clone(
+    name: PollerName,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The poller that gets the position.", show_default=False)],
+    yes: Yes = False,
+    force: Force = False,
+    backups: BackupFolder = BACKUPS,
+    app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give another poller this one's position; one that has a position of its own only with --force."""
+    from azure_functions_db.cli.changes import Changing
+    from azure_functions_db.cli.perform import perform
+    from azure_functions_db.cli.targets import Targets
+
+    target = Targets(app, store, app_name).one(name)
+    target.existing()
+    changing = Changing(f"clone of {name}", new, lambda store: store.clone_checkpoint(name, new, force=force))
+    perform(changing, target.documents, yes=yes, backups=backups, as_json=as_json)

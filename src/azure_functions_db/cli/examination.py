@@ -1,0 +1,138 @@
+"""Examines pollers: their source, their store, their schedule."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from azure_functions_db.cli.timers import is_timer, timer_of
+from azure_functions_db.core.clocks import clock_finding
+from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.types import Finding
+from azure_functions_db.state.clocks import storage_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from azure_functions_db.cli.schedules import Schedule
+    from azure_functions_db.cli.targets import AppPoller, Target
+
+_MONTH = dt.timedelta(days=30)
+# Enough to know the pace of a schedule.
+_SAMPLE = 1000
+_IDLE_REQUESTS, _BATCH_REQUESTS = 1, 3
+
+
+@runtime_checkable
+class CheckableSource(Protocol):
+    """A source that can examine itself and its database."""
+
+    def checkup(self) -> Iterable[Finding]:
+        """Return what an operator should know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found about one poller."""
+
+    poller: str
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Examinations:
+    """What was found about all pollers."""
+
+    pollers: list[Examination]
+
+    @property
+    def grades(self) -> set[str]:
+        """The grades that occur."""
+        return {finding.grade for examination in self.pollers for finding in examination.findings}
+
+
+def examined(targets: Iterable[Target]) -> Examinations:
+    """Examine pollers; what cannot be reached is an error of that poller alone."""
+    return Examinations([Examination(target.name, list(_findings(target))) for target in targets])
+
+
+def _findings(target: Target) -> Iterator[Finding]:
+    poller = target.defined
+    yield from _told("source", lambda: _source(poller))
+    yield from _told("state", lambda: _state(target))
+    yield from _told("storage clock", lambda: [_storage_clock(target)])
+    yield from _told("quarantine", lambda: [_quarantine(target)])
+    yield from _told("requests", lambda: [_requests(poller)])
+
+
+def _told(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except DbError as error:
+        yield Finding(check, "error", str(error))
+
+
+def _source(poller: AppPoller) -> Iterator[Finding]:
+    source = poller.settings.source
+    source.validate()
+    yield Finding("source", "ok", f"{source.source_descriptor.name} can be read with these rights")
+    if isinstance(source, CheckableSource):
+        yield from source.checkup()
+    else:
+        yield Finding("source", "note", f"a {type(source).__name__} does not examine itself")
+
+
+def _state(target: Target) -> Iterator[Finding]:
+    document = target.document()
+    if document is None:
+        yield Finding("state", "note", "never run: it starts where its source says (start_at=)")
+        return
+    yield Finding("state", "ok", "readable")
+    current = target.defined.settings.source.source_descriptor.fingerprint
+    if document["source_fingerprint"] not in {None, current}:
+        yield Finding(
+            "fingerprint",
+            "error",
+            "the state was written for another definition of the source",
+            f"azfdb reset {target.name} --adopt-fingerprint, or --to-beginning",
+        )
+
+
+def _storage_clock(target: Target) -> Finding:
+    there = storage_now(target.documents)
+    if there is None:
+        return Finding("storage clock", "ok", "this machine's own")
+    return clock_finding("storage clock", there)
+
+
+def _quarantine(target: Target) -> Finding:
+    if target.sink is None:
+        return Finding("quarantine", "note", "none: a batch with a poison row is retried for ever")
+    waiting = sum(1 for _ in target.sink.entries(target.name))
+    if waiting:
+        return Finding("quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list {target.name}")
+    return Finding("quarantine", "ok", "empty")
+
+
+def _requests(poller: AppPoller) -> Finding:
+    function: Any = poller.function
+    if not is_timer(function):
+        return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
+    ticks = ticks_per_month(timer_of(function).schedule, dt.datetime.now(dt.UTC))
+    return Finding(
+        "requests",
+        "ok",
+        f"{ticks:,} ticks a month: about {ticks * _IDLE_REQUESTS:,} storage requests when idle, "
+        f"{ticks * _BATCH_REQUESTS:,} with a batch each",
+    )
+
+
+def ticks_per_month(schedule: Schedule, now: dt.datetime) -> int:
+    """Return how often a schedule fires in thirty days."""
+    first = moment = schedule.after(now)
+    for count in range(1, _SAMPLE):
+        moment = schedule.after(moment)
+        if moment >= first + _MONTH:
+            return count
+    return round((_SAMPLE - 1) * (_MONTH / (moment - first)))

@@ -1,0 +1,30 @@
+"""`azfdb export`: a poller's state document as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from azure_functions_db.cli.options import AppName, AppPlace, PollerName, StoreUrl
+
+
+def export(
+    name: PollerName,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", resolve_path=True, help="A new file; standard output otherwise."
+        ),
+    ] = None,
+    app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
+) -> None:
+    """Write a poller's state document as JSON, in the form that `reset --to-checkpoint` reads."""
+    from azure_functions_db.cli.changes import exported
+    from azure_functions_db.cli.output import write_text
+    from azure_functions_db.cli.targets import Targets
+
+    write_text(exported(Targets(app, store, app_name).one(name).existing()), output)

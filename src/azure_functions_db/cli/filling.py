@@ -1,0 +1,173 @@
+"""Reads a stretch of a source through an app's handler, under a poller name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.cli.aside import printed_aside
+from azure_functions_db.cli.handling import handling_of
+from azure_functions_db.cli.stretch import Stretch, StretchSource
+from azure_functions_db.cli.values import cursor_from, typed_source
+from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
+from azure_functions_db.core.serializers import deserialize_position
+from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped
+from azure_functions_db.trigger.poll import PollTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from azure_functions_db.cli.handling import Handling
+    from azure_functions_db.cli.targets import Target, Targets
+    from azure_functions_db.core.signals import Signal
+    from azure_functions_db.core.types import Checkpoint, CursorPart
+
+# A tick ends when the stretch does; its lease is kept alive meanwhile.
+_ALL_BATCHES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What a backfill has done."""
+
+    poller: str
+    live_poller: str
+    rows: int
+    seconds: float
+
+
+class Filling:
+    """A backfill that is ready to run, for the first time or once more; it listens to its own ticks."""
+
+    def __init__(self, live: Target, name: str, stretch: Stretch, checkpoint: Checkpoint) -> None:
+        self._live = live
+        self._name = name
+        self._source = StretchSource(live.defined.settings.source, stretch)
+        self._checkpoint = checkpoint
+        self._advance: Callable[[int], object] = lambda _rows: None
+        self._rows = 0
+        self._skipped = False
+
+    def count_left(self) -> int:
+        """Return how many rows are still to be delivered."""
+        return self._source.count_changes(self._checkpoint)
+
+    def run(self, rate: float | None, advance: Callable[[int], object]) -> Filled:
+        """Deliver what is left of the stretch, at most so many rows a second; tell of each batch."""
+        began = time.monotonic()
+        self._advance = advance
+        trigger, handler = self._trigger(rate), Paced(handling_of(self._live.defined), rate)
+        with printed_aside():
+            while _tick(trigger, handler):
+                pass
+        if self._skipped:
+            raise LeaseConflictError(
+                f"Another process runs the backfill {self._name!r}; where it was killed, its lease ends by itself, "
+                f"or at once with: azfdb lease break {self._name} --force",
+                poller_name=self._name,
+            )
+        return Filled(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
+
+    def notice(self, signal: Signal) -> None:
+        """Take note of what a tick did."""
+        match signal:
+            case BatchCommitted():
+                self._rows += signal.fetched_count
+                self._advance(signal.fetched_count)
+            case LeaseSkipped():
+                self._skipped = True
+
+    def _trigger(self, rate: float | None) -> PollTrigger:
+        settings = self._live.defined.settings
+        batch_size = settings.batch_size if rate is None else max(1, min(settings.batch_size, int(rate)))
+        return PollTrigger(
+            name=self._name,
+            source=self._source,
+            checkpoint_store=self._live.store,
+            normalizer=settings.normalizer,
+            batch_size=batch_size,
+            max_batches_per_tick=_ALL_BATCHES,
+            lease_ttl_seconds=settings.lease_ttl_seconds,
+            retry_policy=settings.retry_policy,
+            quarantine=settings.quarantine,
+            max_attempts=settings.max_attempts,
+            model=settings.model,
+            transactional=settings.transactional,
+            observers=[self],
+        )
+
+
+class Paced:
+    """A handler that is given no more rows a second than it should be."""
+
+    def __init__(self, handling: Handling, rate: float | None) -> None:
+        self._handle = handling.call
+        self.is_async = handling.is_async
+        self._rate = rate
+        self._due = time.monotonic()
+
+    def call(self, events: Sequence[Any], context: Any) -> Any:
+        """Wait until these rows are due, then hand them on."""
+        time.sleep(self._wait(len(events)))
+        return self._handle(events, context)
+
+    async def call_async(self, events: Sequence[Any], context: Any) -> Any:
+        """Wait until these rows are due, then hand them on."""
+        await asyncio.sleep(self._wait(len(events)))
+        return await self._handle(events, context)
+
+    def _wait(self, rows: int) -> float:
+        if self._rate is None:
+            return 0
+        now = time.monotonic()
+        wait = max(0.0, self._due - now)
+        self._due = max(self._due, now) + rows / self._rate
+        return wait
+
+
+def _tick(trigger: PollTrigger, handler: Paced) -> int:
+    if handler.is_async:
+        return asyncio.run(trigger.run_async(timer=None, handler=handler.call_async))
+    return trigger.run(timer=None, handler=handler.call)
+
+
+def filling_of(targets: Targets, name: str, new: str, first: str | None, last: str | None) -> Filling:
+    """Return the backfill of this name: the one that was begun, or a new one."""
+    live = targets.one(name)
+    source = live.defined.settings.source
+    if not hasattr(source, "ranged") or typed_source(source) is None:
+        raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
+    if new in {target.name for target in targets.all()}:
+        raise ConfigurationError(f"{new!r} is a poller of the app: a backfill needs a name of its own")
+    document = live.documents.inspect(new)
+    checkpoint = {} if document is None else document["checkpoint"]
+    begun = Stretch.noted_in(checkpoint)
+    if checkpoint and begun is None:
+        raise ConfigurationError(f"{new!r} has a state that is no backfill's: choose another name")
+    wanted = _wanted(live, first, last, begun)
+    return Filling(live, new, wanted, checkpoint)
+
+
+def _wanted(live: Target, first: str | None, last: str | None, begun: Stretch | None) -> Stretch:
+    """Return the stretch to read; one that was begun goes on, and cannot change under way."""
+    source = live.defined.settings.source
+    given = [None if text is None else cursor_from(text, None, None, source) for text in (first, last)]
+    if begun is None:
+        return Stretch(given[0], _live_cursor(live) if given[1] is None else given[1])
+    asked = Stretch(begun.first if given[0] is None else given[0], begun.last if given[1] is None else given[1])
+    if asked != begun:
+        raise ConfigurationError(
+            f"This backfill was begun from {begun.noted()['from'] or 'the beginning'} to {begun.noted()['to']}; "
+            "another stretch needs another name"
+        )
+    return begun
+
+
+def _live_cursor(live: Target) -> CursorPart:
+    source: Any = live.defined.settings.source
+    written = live.store.load_checkpoint(live.name).get("cursor")
+    if written is None:
+        raise ConfigurationError(f"Poller {live.name!r} has no checkpoint to fill up to: give --to")
+    return deserialize_position(written, source.pk_columns)[0]

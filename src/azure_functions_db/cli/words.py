@@ -1,0 +1,69 @@
+"""Numbers and moments as people say them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NONE = "-"
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time in its two largest units."""
+    if seconds is None:
+        return NONE
+    if abs(seconds) < 10:
+        return f"{seconds:.1f} s"
+    left = round(abs(seconds))
+    told: list[str] = []
+    for unit, size in _UNITS:
+        amount, left = divmod(left, size)
+        if amount or told:
+            told.append(f"{amount} {unit}" if amount else "")
+        if len(told) == 2:
+            break
+    return ("-" if seconds < 0 else "") + " ".join(part for part in told if part)
+
+
+def ago(seconds: float | None) -> str:
+    """Return how long something is past."""
+    return NONE if seconds is None else f"{duration(seconds)} ago"
+
+
+def number(value: float | None) -> str:
+    """Return a whole number with separators."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def rate(per_second: float | None) -> str:
+    """Return a rate in the unit in which it is a number that can be grasped."""
+    if per_second is None:
+        return NONE
+    return f"{per_second:,.1f}/s" if per_second >= 1 or per_second == 0 else f"{per_second * 60:,.1f}/min"
+
+
+def position(cursor: Any, key: Mapping[str, Any]) -> str:
+    """Return a cursor and the key of its row in one line."""
+    if cursor is None:
+        return NONE
+    return " ".join([value(cursor), *(f"{name}={value(part)}" for name, part in key.items())])
+
+
+def value(plain: Any) -> str:
+    """Return any value in one line."""
+    match plain:
+        case None:
+            return NONE
+        case str():
+            return plain.replace("\n", "\\n")
+        case dt.datetime():
+            return plain.isoformat(sep=" ", timespec="seconds")
+        case dict() | list():
+            return json.dumps(plain, ensure_ascii=False)
+        case _:
+            return str(plain)

@@ -1,0 +1,117 @@
+"""The delivered ledger: which rows a poller has delivered, to be compared with its source."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.serializers import serialize_part
+from azure_functions_db.core.signals import BatchCommitted
+from azure_functions_db.core.transactions import outside_transactions
+from azure_functions_db.ledger.book import Book, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Column
+
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.core.signals import Signal
+    from azure_functions_db.core.types import CursorPart, Event
+
+
+class DeliveredLedger:
+    """An observer that notes key and cursor of every delivered row in a table; `azfdb verify` reads it.
+
+    Give it to a trigger as one of its ``observers=``. It costs one statement for each committed
+    batch. A crash between a commit and that statement leaves rows out, which `verify` then lists
+    although they were delivered: it errs on the safe side.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str = "azfdb_delivered",
+        schema: str | None = None,
+        engine_provider: EngineProvider | None = None,
+        clock: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
+        self._book = Book(
+            _columns,
+            url=url,
+            db_config=db_config,
+            table=table,
+            schema=schema,
+            engine_provider=engine_provider,
+            clock=clock,
+        )
+
+    def notice(self, signal: Signal) -> None:
+        """Note the events of a committed batch."""
+        if isinstance(signal, BatchCommitted) and signal.events:
+            self.note(signal.poller_name, signal.events)
+
+    def note(self, poller_name: str, events: Sequence[Event]) -> None:
+        """Note that events were delivered; noting one twice is no error."""
+        rows = [_row(poller_name, event) for event in events]
+        with self._book.failures(), outside_transactions():
+            self._book.make_table()
+            with self._book.engine.begin() as connection:
+                self._book.add(connection, rows)
+
+    def missing(self, poller_name: str, events: Sequence[Event]) -> list[Event]:
+        """Return those of the events that were never noted."""
+        positions = {position_of(event): event for event in events}
+        with self._book.failures():
+            self._book.make_table()
+            with self._book.engine.connect() as connection:
+                found = self._book.found(connection, "position_hash", list(positions), poller_name=poller_name)
+        return [event for position, event in positions.items() if position not in found]
+
+    def prune(self, older_than: dt.timedelta) -> int:
+        """Forget what was delivered longer ago than this; return how many rows that were."""
+        return self._book.prune(older_than)
+
+    def ddl(self) -> str:
+        """Return the statements that make the table, for a database in which the app may not."""
+        return self._book.ddl()
+
+
+def position_of(event: Event) -> str:
+    """Return a text that two events share exactly when they are about the same state of the same row."""
+    told = [_comparable(event.cursor), *(_comparable(part) for _, part in sorted(event.pk.items()))]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _comparable(part: CursorPart) -> Any:
+    # The same moment may come with another offset when a session's time zone is another.
+    if isinstance(part, dt.datetime) and part.tzinfo is not None:
+        part = part.astimezone(dt.UTC)
+    return serialize_part(part)
+
+
+def _row(poller_name: str, event: Event) -> dict[str, str]:
+    return {
+        "poller_name": poller_name,
+        "position_hash": position_of(event),
+        "event_id": event.event_id,
+        "cursor_value": json.dumps(serialize_part(event.cursor)),
+        "row_key": json.dumps({name: serialize_part(part) for name, part in event.pk.items()}),
+    }
+
+
+def _columns() -> list[Column[Any]]:
+    from sqlalchemy import Column, String, Text
+
+    return [
+        Column("poller_name", String(200), primary_key=True),
+        Column("position_hash", String(64), primary_key=True),
+        Column("event_id", String(200), nullable=False),
+        Column("cursor_value", Text, nullable=False),
+        Column("row_key", Text, nullable=False),
+    ]

@@ -1,0 +1,67 @@
+"""The command line in a child of a process that has everything imported: a tenth of the time of a new one."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from azure_functions_db.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+for module in (
+    "azure.functions",
+    "azure.storage.blob",
+    "azure_functions_db.adapter.checkup",
+    "azure_functions_db.adapter.sqlalchemy",
+    "azure_functions_db.cli.examination",
+    "azure_functions_db.cli.run",
+    "azure_functions_db.cli.local",
+    "azure_functions_db.cli.screens",
+    "azure_functions_db.decorator",
+    "azure_functions_db.ledger",
+    "azure_functions_db.quarantine",
+    "azure_functions_db.state.blob",
+    "azure_functions_db.state.file",
+    "azure_functions_db.state.sql",
+    "psycopg",
+    "pydantic.fields",
+    "pymysql",
+    "sqlalchemy.dialects.mysql.pymysql",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+):
+    importlib.import_module(module)
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload([__name__])
+
+
+def run(words: tuple[str, ...], folder: Path, environment: Mapping[str, str], stdin: str) -> tuple[int, str, str]:
+    """Run the command line in a process of its own; return its exit code and what it printed."""
+    out, err, given = folder / ".out", folder / ".err", folder / ".in"
+    given.write_text(stdin)
+    child = _processes.Process(target=_child, args=(words, folder, dict(environment), (given, out, err)))
+    child.start()
+    child.join(60)
+    assert child.exitcode is not None, f"azfdb {' '.join(words)} did not end"
+    return child.exitcode, out.read_text(), err.read_text()
+
+
+def _child(
+    words: tuple[str, ...], folder: Path, environment: Mapping[str, str], streams: tuple[Path, Path, Path]
+) -> None:
+    for number, (path, mode) in enumerate(zip(streams, ("r", "w", "w"), strict=True)):
+        with path.open(mode) as file:
+            os.dup2(file.fileno(), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["azfdb", *words]
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - the new streams
+    main()

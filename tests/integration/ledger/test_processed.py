@@ -1,0 +1,125 @@
+"""`processed_once`: an effect happens once for each event, however often the event comes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from azure_functions_db import DbWriter, EngineProvider
+from azure_functions_db.ledger import ProcessedLedger, processed_once
+
+DAY = dt.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Change:
+    event_id: str
+    cursor: int = 0
+    pk: dict[str, int] = field(default_factory=dict)
+
+
+@pytest.fixture
+def engines() -> Iterator[EngineProvider]:
+    provider = EngineProvider()
+    yield provider
+    provider.dispose_all()
+
+
+@pytest.fixture
+def target(database_url: str) -> Iterator[str]:
+    """A database with a table that counts effects: there is no key to hide a second one behind."""
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effects (event_id VARCHAR(50))"))
+    yield database_url
+    engine.dispose()
+
+
+def handle(events: list[Change], url: str, engines: EngineProvider, *, fails: bool = False) -> list[str]:
+    """Do what a handler does: write an effect for each event that is new."""
+    with processed_once(events, url=url, engine_provider=engines) as new:
+        with DbWriter(url=url, table="effects", engine_provider=engines) as writer:
+            writer.insert_many(rows=[{"event_id": event.event_id} for event in new])
+        if fails:
+            raise RuntimeError("after the effect")
+    return [event.event_id for event in new]
+
+
+def effects(url: str, engines: EngineProvider) -> list[str]:
+    from azure_functions_db import DbConfig
+
+    with engines.get_engine(DbConfig(connection_url=url)).connect() as connection:
+        return sorted(connection.scalars(text("SELECT event_id FROM effects")))
+
+
+def test_an_event_that_comes_again_has_no_second_effect(target: str, engines: EngineProvider) -> None:
+    first, second, third = Change("a"), Change("b"), Change("c")
+    assert handle([first, second], target, engines) == ["a", "b"]
+    assert handle([second, third, third], target, engines) == ["c"]
+    assert handle([first, second, third], target, engines) == []
+    assert handle([], target, engines) == []
+    assert effects(target, engines) == ["a", "b", "c"]
+
+
+def test_a_handler_that_fails_has_neither_effect_nor_note(target: str, engines: EngineProvider) -> None:
+    with pytest.raises(RuntimeError):
+        handle([Change("a")], target, engines, fails=True)
+    assert effects(target, engines) == []
+    assert handle([Change("a")], target, engines) == ["a"]
+
+
+def test_handlers_with_scopes_of_their_own_share_a_table(target: str, engines: EngineProvider) -> None:
+    for scope in ("mail", "billing"):
+        with ProcessedLedger(url=target, engine_provider=engines, scope=scope).once([Change("a")]) as new:
+            assert [event.event_id for event in new] == ["a"]
+
+
+def test_old_notes_are_pruned(target: str, engines: EngineProvider) -> None:
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    old = ProcessedLedger(url=target, engine_provider=engines, clock=lambda: now)
+    with old.once([Change("a"), Change("b")]):
+        pass
+    later = ProcessedLedger(url=target, engine_provider=engines, clock=lambda: now + 10 * DAY)
+    with later.once([Change("c")]):
+        pass
+    assert later.prune(11 * DAY) == 0
+    assert later.prune(5 * DAY) == 2
+    with later.once([Change("a"), Change("c")]) as new:
+        assert [event.event_id for event in new] == ["a"]
+
+
+def test_many_events_at_once(target: str, engines: EngineProvider) -> None:
+    many = [Change(f"event-{number}") for number in range(1201)]
+    assert len(handle(many, target, engines)) == 1201
+    assert handle([*many, Change("one more")], target, engines) == ["one more"]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_two_instances_with_the_same_event_take_turns(
+    kind: str, request: pytest.FixtureRequest, engines: EngineProvider
+) -> None:
+    url = str(request.getfixturevalue(f"{kind}_database"))
+    ledger = ProcessedLedger(url=url, engine_provider=engines)
+    with ledger.once([]):
+        pass
+    started, outcome = threading.Event(), list[list[Change]]()
+
+    def second() -> None:
+        started.set()
+        with ledger.once([Change("a")]) as new:
+            outcome.append(new)
+
+    with ledger.once([Change("a")]) as new:
+        rival = threading.Thread(target=second)
+        rival.start()
+        started.wait(10)
+        rival.join(0.3)
+        assert not outcome, "it waits for the first to commit or fail"
+        assert len(new) == 1
+    rival.join(20)
+    assert outcome == [[]]
