@@ -79,11 +79,7 @@ class Plan:
         """Run a sync handler for one invocation."""
         if self.polling is None:
             return self._handled(given)
-
-        def handle(events: Any, context: Any) -> Any:
-            return self._handled({**given, **self._batch(events, context)})
-
-        return reply_to(given, self.polling.run(given, handle))
+        return reply_to(given, self.polling.run(given, lambda events, context: self.deliver(given, events, context)))
 
     async def call_async(self, given: Mapping[str, Any]) -> Any:
         """Run an async handler for one invocation."""
@@ -91,9 +87,14 @@ class Plan:
             return await self._handled_async(given)
 
         async def handle(events: Any, context: Any) -> Any:
-            return await self._handled_async({**given, **self._batch(events, context)})
+            return await self.deliver(given, events, context)
 
         return reply_to(given, await self.polling.run_async(given, handle))
+
+    def deliver(self, given: Mapping[str, Any], events: Any, context: Any) -> Any:
+        """Hand one batch to the handler, whatever brought it here; awaitable where the handler is async."""
+        handle = self._handled_async if inspect.iscoroutinefunction(self.handler) else self._handled
+        return handle({**given, **self._batch(events, context)})
 
     def _batch(self, events: Any, context: Any) -> dict[str, Any]:
         named = {} if self.polling is None else {self.polling.arg_name: events}
@@ -132,7 +133,13 @@ def with_polling(fn: Callable[..., Any], polling: Polling) -> Callable[..., Any]
 
 def polling_of(fn: Any) -> Polling | None:
     """Return the pollers behind a function of an app, however deep the trigger lies; None for other functions."""
-    return next((plan.polling for plan in _plans_of(user_function(fn)) if plan.polling is not None), None)
+    plan = poll_plan_of(fn)
+    return None if plan is None else plan.polling
+
+
+def poll_plan_of(fn: Any) -> Plan | None:
+    """Return the plan of a poll function, with its trigger and its handler; None for other functions."""
+    return next((plan for plan in _plans_of(user_function(fn)) if plan.polling is not None), None)
 
 
 def _open_plan(fn: Callable[..., Any]) -> Plan:

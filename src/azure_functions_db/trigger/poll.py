@@ -102,6 +102,11 @@ class PollTrigger:
             )
         )
 
+    @property
+    def settings(self) -> PollSettings:
+        """What the poller is made of, for tools."""
+        return self._runner.settings
+
     def run(self, *, timer: object, handler: Callable[..., Any], invocation_id: str | None = None) -> int:  # noqa: ARG002 - the host's own argument
         """Run one tick; return the number of events handled.
 
