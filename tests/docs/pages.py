@@ -84,7 +84,7 @@ class Reader:
         padded = "\n" * (block.line - 1) + block.code  # so that a traceback names the page's own line
         code = compile(padded, str(self._page), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(self._printed):
-            exec(code, vars(self._module))  # noqa: S102 - the project's own pages
+            exec(code, vars(self._module))
 
     def _execute(self, block: Block) -> None:
         engine = create_engine(self._database)
