@@ -57,6 +57,7 @@ def poisoned(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the handler such that poisoned rows are poison while it runs."""
 
     def armed(events: Any, context: Any) -> Any:
+        events = [_with_own_key(event) for event in events]
         token = _armed.set(True)
         try:
             outcome = call(events, context)
@@ -65,6 +66,11 @@ def poisoned(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             _armed.reset(token)
 
     return armed
+
+
+def _with_own_key(event: Any) -> Any:
+    """Return an event that does not look into its row for its key and id: only the row is poison."""
+    return event.with_metadata(event.metadata) if isinstance(getattr(event, "after", None), PoisonedRow) else event
 
 
 async def _awaited(outcome: Any) -> Any:
