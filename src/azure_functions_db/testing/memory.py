@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.quarantine.entry import oldest_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ class MemoryQuarantine:
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
-        return [row for row in self._rows.values() if poller_name in {None, row.poller_name}]
+        return oldest_first([row for row in self._rows.values() if poller_name in {None, row.poller_name}])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""

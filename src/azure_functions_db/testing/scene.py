@@ -8,7 +8,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import HandlerError, LostLeaseError, PollerError
+from azure_functions_db.core.errors import DbError, HandlerError, LostLeaseError, PollerError
 from azure_functions_db.testing.breakpoints import CrashError, LineCounter
 from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.trigger.poll import PollTrigger
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _TTL = 120.0
 _MOST_TICKS = 100
-# A frozen owner may keep rows locked that its rival wants; then the rival has to wait for its end.
-_RIVAL_SECONDS = 3.0
 
 
 class Scene:
@@ -95,7 +93,8 @@ class Scene:
             self.clock.advance(2 * _TTL)
             rivals.append(threading.Thread(target=self._take_over, args=(later,), daemon=True))
             rivals[0].start()
-            rivals[0].join(_RIVAL_SECONDS)
+            # A frozen owner may keep rows locked that its rival wants; then the rival has to wait for its end.
+            rivals[0].join(self.subject.freeze_seconds)
 
         counter = LineCounter(self.subject.file, at=line, act=freeze)
         # A handler that notices the loss and raises is as good as one that comes to its end.
@@ -110,7 +109,7 @@ class Scene:
     def _take_over(self, later: Sequence[RawRecord]) -> None:
         for rows in ((), later):
             self.source.rows.extend(row for row in rows if row not in self.source.rows)
-            with suppress(PollerError):
+            with suppress(DbError):
                 while self._run(self._rival_store):
                     pass
 

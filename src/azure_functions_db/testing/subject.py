@@ -47,6 +47,7 @@ class Subject:
     normalizer: Normalizer | None = None
     transactional: bool = False
     new_store: NewStore | None = None
+    freeze_seconds: float = 3.0
 
     def source(self, rows: Sequence[RawRecord]) -> MemorySource:
         """Return a source of these rows."""

@@ -260,6 +260,14 @@ def test_a_handler_that_fails_on_a_calm_day_is_not_drilled(world: World) -> None
     assert "calm run" in "".join(caught.value.__notes__)
 
 
+def test_failures_made_on_purpose_stay_out_of_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def append(events: list[RowChange]) -> None:
+        world.sent.extend((event.after or {})["amount"] for event in events)
+
+    assert world.drilled(append).failures
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("rows", [[], ROWS[:1]])
 def test_too_few_rows_are_refused(world: World, rows: list[Any]) -> None:
     with pytest.raises(ConfigurationError, match="at least two rows"):
