@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -152,9 +153,11 @@ class Scene:
             monotonic=self.clock.monotonic,
         )
         handler = around(subject.handler) if around else subject.handler
-        if subject.is_async:
-            return asyncio.run(trigger.run_async(timer=None, handler=handler))
-        return trigger.run(timer=None, handler=handler)
+        if not subject.is_async:
+            return trigger.run(timer=None, handler=handler)
+        # In a thread of its own: the test itself may be running on a loop.
+        with ThreadPoolExecutor(1, thread_name_prefix="azfdb-drill") as thread:
+            return thread.submit(lambda: asyncio.run(trigger.run_async(timer=None, handler=handler))).result()
 
 
 def _crash() -> None:

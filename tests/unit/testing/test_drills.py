@@ -227,6 +227,10 @@ def test_async_handlers_are_drilled_alike() -> None:
     assert set(verdicts(WORLD.drilled(async_append)).values()) == {"does not survive"}
 
 
+async def test_a_test_may_be_async_itself() -> None:
+    assert not WORLD.drilled(async_upsert, drills=["duplicates", "lost-leases"]).failures
+
+
 class Order(BaseModel):
     id: int
     amount: int
