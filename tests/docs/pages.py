@@ -88,7 +88,14 @@ class Reader:
 
     def _execute(self, block: Block) -> None:
         engine = create_engine(self._database)
-        with engine.begin() as connection:
-            for statement in filter(str.strip, re.split(r";\s*\n", block.code)):
-                connection.exec_driver_sql(statement.strip().rstrip(";").replace("%", "%%"))
+        connection = engine.raw_connection()
+        for statements in _pieces(block.code, engine.dialect.name):
+            connection.cursor().execute(statements)
+        connection.commit()
+        connection.close()
         engine.dispose()
+
+
+def _pieces(code: str, dialect: str) -> list[str]:
+    """Return what the driver takes at once: PostgreSQL's a whole script, the others' a statement."""
+    return [code] if dialect == "postgresql" else [piece for piece in re.split(r";\s*\n", code) if piece.strip()]
