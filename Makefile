@@ -33,12 +33,13 @@ test-all: ## Run the tests on every CPython from 3.11 to 3.13 that is found here
 	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$(basename $$python); \
 	done
 
-check: $(READY) ## Check format, lint, types, layers and the code in the documentation
+check: $(READY) $(DOCS)/.installed ## Check format, lint, types, layers and the documentation
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/docs_code.py
+	@$(DOCS)/bin/zensical build --strict --clean
 
 format: $(READY) ## Format the code and apply safe lint fixes
 	@$(BIN)/ruff check --fix
@@ -48,7 +49,7 @@ bench: $(READY) $(COMPETITOR)/.installed ## Run the benchmarks (ratios within on
 	@AZFDB_COMPETITOR_PYTHON=$(COMPETITOR)/bin/python $(SERVICES) run -- $(BIN)/python benchmarks/run.py
 
 docs: $(DOCS)/.installed ## Build the documentation site
-	@$(DOCS)/bin/zensical build
+	@$(DOCS)/bin/zensical build --strict
 
 up: $(READY) ## Leave the services running for development; `eval "$(make env)"` points tests at them
 	@$(SERVICES) up
@@ -68,7 +69,7 @@ lock: $(READY) ## Renew the pinned requirements and the pinned Azurite
 
 clean: ## Remove everything that was built; stop what `make up` started
 	@if [ -d .services ]; then python3 -m tools.services down; fi
-	@rm -rf .venv .venv-* .services node_modules build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-* .services .cache node_modules build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 venv: $(READY) ## Build the environment

@@ -13,6 +13,7 @@ from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.ports import QuarantineSink
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
+from azure_functions_db.testing.memory import MemoryQuarantine
 
 NewSink = Callable[[], QuarantineSink]
 
@@ -29,11 +30,14 @@ def row(event_id: str = "e1", poller_name: str = "orders", minute: int = 0, **fi
     return QuarantinedRow(event_id=event_id, poller_name=poller_name, **(defaults | fields))
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres", "mariadb", "blob"])
+@pytest.fixture(params=["file", "sqlite", "postgres", "mariadb", "blob", "memory"])
 def new_sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewSink:
     match request.param:
         case "file":
             return lambda: FileQuarantine(tmp_path / "quarantine")
+        case "memory":
+            sink = MemoryQuarantine()
+            return lambda: sink
         case "blob":
             container = request.getfixturevalue("blob_container")
             monkeypatch.setenv("MyStorage", request.getfixturevalue("azurite"))

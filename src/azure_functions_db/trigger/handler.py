@@ -32,7 +32,7 @@ class Handler:
         self._function = function
         self._loop = loop
         self._is_async = is_async(function)
-        self._arguments_of = _arguments_reader(function)
+        self._arguments_of = arguments_reader(function)
         if self._is_async and loop is None:
             raise ConfigurationError("An async handler needs run_async() (await it on the host's loop)")
 
@@ -70,7 +70,8 @@ async def _finished(outcome: Any) -> Any:
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _arguments_reader(function: Callable[..., Any]) -> Callable[[Any, Any], _Arguments]:
+def arguments_reader(function: Callable[..., Any]) -> Callable[[Any, Any], _Arguments]:
+    """Return what turns events and context into the arguments that the handler takes."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some built-in callables do not tell

@@ -1,0 +1,43 @@
+"""Every Python and SQL block of the documentation runs, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from azure_functions_db.core.engine import default_provider
+from tests.docs.pages import CHECKOUT, Reader, blocks_of, pages
+
+# All others run on SQLite.
+DATABASES = {"how-to/postgresql.md": "postgres_database", "how-to/mysql.md": "mariadb_database"}
+PAGES = {str(page.relative_to(CHECKOUT / "docs")): page for page in pages()}
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, page: str) -> str:
+    return str(request.getfixturevalue(DATABASES.get(page, "sqlite_database")))
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: str) -> Iterator[None]:
+    """An empty working directory, the setting that pages use, and no engine left over."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_DB", database)
+    yield
+    default_provider().dispose_all()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(page: str, database: str) -> None:
+    Reader(PAGES[page], database).read()
+
+
+@pytest.mark.parametrize("page", ["broken.md"])
+def test_a_page_that_says_what_is_not_so_is_noticed(page: str, database: str, tmp_path: Path) -> None:
+    broken = tmp_path / page
+    broken.write_text('```python\nprint("one")\n```\n\n```text title="Output"\ntwo\n```\n')
+    assert [block.kind for block in blocks_of(broken)] == ["python", "text"]
+    with pytest.raises(AssertionError, match=r"broken\.md:6"):
+        Reader(broken, database).read()
