@@ -60,5 +60,7 @@ def _end_on_signals(clockwork: Clockwork) -> None:
         if clockwork.running:
             _log.info("waiting for %d running function(s); Ctrl-C again abandons them", clockwork.running)
 
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, end)
+        # The loop's own way of handling signals does not exist on Windows.
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(end))

@@ -15,6 +15,7 @@ def run(
 ) -> None:
     """Run an app's timer functions on their schedules; Ctrl-C ends it.
 
+    Schedules are read in UTC. Settings come from the environment, then from local.settings.json.
     Exit code 0 after Ctrl-C or a successful --once, 1 when that call failed, 3 when the app cannot run.
     """
     import asyncio

@@ -239,7 +239,9 @@ def changed(timer: func.TimerRequest, events) -> None:
 """
 
 
-def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(tmp_path: Path) -> None:
+@pytest.fixture
+def busy(tmp_path: Path) -> Running:
+    """A poll function in the middle of its handler, which ends when there is a file named ``go``."""
     (tmp_path / "function_app.py").write_text(POLLER)
     shop = sqlite3.connect(tmp_path / "shop.db")
     with shop:
@@ -248,11 +250,20 @@ def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(tmp_path: Path) -
     shop.close()
     running = Running(tmp_path)
     running.until("in the handler")
-    assert FileStateStore(tmp_path / "state").look("changed").lease is not None
     running.process.send_signal(signal.SIGINT)
     running.until("waiting for")
+    return running
+
+
+def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(busy: Running, tmp_path: Path) -> None:
+    assert FileStateStore(tmp_path / "state").look("changed").lease is not None
     (tmp_path / "go").touch()
-    assert running.wait() == 0
+    assert busy.wait() == 0
     left = FileStateStore(tmp_path / "state").look("changed")
     assert left.lease is None
     assert left.checkpoint["cursor"]["value"] == 7
+
+
+def test_a_second_ctrl_c_ends_at_once_and_commits_nothing(busy: Running, tmp_path: Path) -> None:
+    assert busy.end() == 130
+    assert FileStateStore(tmp_path / "state").look("changed").checkpoint == {}
