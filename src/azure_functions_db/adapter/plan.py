@@ -97,6 +97,12 @@ class Plan:
         newest = self._raw(self.definition.order_columns).where(self.cursor.is_not(None))
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
+    @property
+    def may_lack_cursor(self) -> bool:
+        """Whether the cursor can be NULL at all."""
+        table = self.shape.table
+        return table is None or bool(table.columns[self.definition.cursor_column].nullable)
+
     def without_cursor(self) -> Select[Any]:
         """Return the statement that counts the rows whose cursor is NULL."""
         from sqlalchemy import func, select

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.adapter.census import Census
 from azure_functions_db.adapter.definition import InFlight, defined
 from azure_functions_db.adapter.failures import reading
 from azure_functions_db.adapter.indexes import warn_without_index
@@ -127,6 +128,7 @@ class SqlAlchemySource:
         self.name = name or self._definition.label
         self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, clock, sleep)
+        self._census = Census(clock)
         self._plan: Plan | None = None
         self._started: Position | None = None
         self._watch: Watch | None = None
@@ -214,12 +216,17 @@ class SqlAlchemySource:
         start, page = self._fetched(lambda plan, connection: self._position(plan, checkpoint, connection), limit)
         records = self._records(page)
         horizon = self._watch.horizon() if self._watch else None
-        return FetchResult(records, self._next_checkpoint(checkpoint, start, page.end), page.more, horizon)
+        following = self._next_checkpoint(checkpoint, start, page.end)
+        return FetchResult(records, following, page.more, horizon, self._census.taken(self.null_cursor_rows))
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
-        with reading(self.name), self._connected(self._engine()) as connection:
-            return int(connection.execute(self._current_plan().without_cursor()).scalar_one())
+        with reading(self.name):
+            plan = self._current_plan()
+            if not plan.may_lack_cursor:
+                return 0
+            with self._connected(self._engine()) as connection:
+                return int(connection.execute(plan.without_cursor()).scalar_one())
 
     def late_commit_grade(self) -> Grade:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
@@ -371,6 +378,7 @@ class SqlAlchemySource:
         return repr(shape.types) != repr(known.shape.types)
 
     def _forget(self) -> None:
+        self._census = Census(self._patience.clock)
         self._plan = self._started = self._watch = None
         self._watched = self._backlog = False
 

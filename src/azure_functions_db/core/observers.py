@@ -13,6 +13,7 @@ from azure_functions_db.core.signals import (
     LateCommitAwaited,
     LeaseRenewFailed,
     LeaseSkipped,
+    NullCursorsCounted,
     RowQuarantined,
     Stage,
     StageEnded,
@@ -97,6 +98,9 @@ def _log_entry(signal: Signal) -> _Entry | None:
         case LeaseRenewFailed():
             fields = _fields(signal, "lease_owner", "lost") | _error_fields(signal.error)
             return logging.ERROR if signal.lost else logging.WARNING, "lease_renew_failed", fields
+        case NullCursorsCounted():
+            level = logging.WARNING if signal.rows else logging.DEBUG
+            return level, "null_cursor_rows", {"null_cursor_rows": signal.rows}
         case LateCommitAwaited():
             return logging.INFO, "late_commit_wait", _horizon_fields(signal)
         case TickCompleted():
@@ -134,6 +138,7 @@ def _batch_fields(signal: BatchCommitted) -> dict[str, Any]:
     names = (
         *("batch_id", "batch_size", "fetched_count", "handled_count", "checkpoint_before", "checkpoint_after"),
         *("lease_owner", "fetch_duration_ms", "handler_duration_ms", "commit_duration_ms", "lag_seconds"),
+        "lag_rows",
     )
     return _fields(signal, *names) | {"committed": True, "result": TickResult.HANDLED.value}
 
@@ -184,6 +189,8 @@ class MetricsObserver:
                 self._metrics.increment("azfdb_quarantined_total", 1, labels)
             case LeaseSkipped(staleness_seconds=float() as staleness):
                 self._metrics.set_gauge("azfdb_lease_staleness_seconds", staleness, labels)
+            case NullCursorsCounted():
+                self._metrics.set_gauge("azfdb_null_cursor_rows", signal.rows, labels)
             case LateCommitAwaited():
                 self._metrics.set_gauge("azfdb_horizon_age_seconds", signal.horizon.age_seconds, labels)
             case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
@@ -201,6 +208,8 @@ class MetricsObserver:
         metrics.observe("azfdb_commit_duration_ms", signal.commit_duration_ms, labels)
         if signal.lag_seconds is not None:
             metrics.set_gauge("azfdb_lag_seconds", signal.lag_seconds, labels)
+        if signal.lag_rows is not None:
+            metrics.set_gauge("azfdb_lag_rows", signal.lag_rows, labels)
 
     def _count_failure(self, stage: Stage, error: BaseException, labels: Mapping[str, str]) -> None:
         kind = {"stage": stage.value, "error_type": type(error).__name__}

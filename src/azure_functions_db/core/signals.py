@@ -106,6 +106,13 @@ class FetchedNothing(TickSignal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NullCursorsCounted(TickSignal):
+    """The source counted the rows that have no cursor and can never be delivered."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LateCommitAwaited(TickSignal):
     """Running transactions kept the source from reading further."""
 
@@ -144,6 +151,9 @@ class BatchCommitted(TickSignal):
     handler_duration_ms: float
     commit_duration_ms: float
     lag_seconds: float | None
+    """The age of the last event, where the cursor is a time."""
+    lag_rows: int | None = None
+    """How many rows still wait, where the cursor is none and this was the tick's last batch."""
     events: Sequence[Event] = field(default=(), repr=False)
     """The events that were handled."""
 

@@ -86,13 +86,14 @@ class FetchResult:
     """What a source read: the records, where it stands after them, whether more is waiting.
 
     ``more`` is None where the source cannot tell. ``horizon`` is set where late commits hold
-    the source back.
+    the source back, ``null_cursor_rows`` where the rows that can never come were counted this time.
     """
 
     records: Sequence[RawRecord]
     next_checkpoint: Checkpoint
     more: bool | None = None
     horizon: Horizon | None = None
+    null_cursor_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from azure_functions_db.core.signals import (
     FetchedNothing,
     LateCommitAwaited,
     LeaseSkipped,
+    NullCursorsCounted,
     Stage,
     TickCompleted,
     TickResult,
@@ -21,7 +22,7 @@ from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint
 from azure_functions_db.trigger.claim import claim_on
 from azure_functions_db.trigger.delivery import Delivery
 from azure_functions_db.trigger.interruption import Interruption, TickCancelled
-from azure_functions_db.trigger.lag import lag_of
+from azure_functions_db.trigger.lag import lag_of, rows_behind
 from azure_functions_db.trigger.lease import Lease
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
@@ -93,6 +94,8 @@ class Tick:
         result = self._read(position, timing)
         if result.horizon is not None:
             self.say(LateCommitAwaited, horizon=result.horizon)
+        if result.null_cursor_rows is not None:
+            self.say(NullCursorsCounted, rows=result.null_cursor_rows)
         if not result.records:
             self.say(FetchedNothing, fetch_duration_ms=timing.ms, checkpoint_before=position)
             self._keep(result.next_checkpoint, position)
@@ -273,6 +276,9 @@ class Tick:
         )
 
     def _tell_of(self, batch: Batch) -> None:
+        lag_seconds, lag_rows = lag_of(batch.events[-1].cursor, self.settings.now()), None
+        if lag_seconds is None and batch.is_last:
+            lag_rows = rows_behind(self.settings.source, batch.after, more=batch.more)
         self.say(
             BatchCommitted,
             batch_id=batch.id,
@@ -285,6 +291,7 @@ class Tick:
             fetch_duration_ms=batch.fetching.ms,
             handler_duration_ms=batch.handling.ms,
             commit_duration_ms=batch.committing.ms,
-            lag_seconds=lag_of(batch.events[-1].cursor, self.settings.now()),
+            lag_seconds=lag_seconds,
+            lag_rows=lag_rows,
             events=batch.handled_events,
         )
