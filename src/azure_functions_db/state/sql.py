@@ -59,12 +59,7 @@ class SqlBackend:
     def read(self, name: DocumentName) -> Stored | None:
         """Return the document, or None where there is none."""
         with self._failures(name):
-            try:
-                return self._read(name)
-            except _database_error() as failure:
-                if not self._lacks_table(failure):
-                    raise
-                return None
+            return self._unless_there_is_no_table(lambda: self._read(name), None)
 
     def create(self, name: DocumentName, content: bytes) -> Version | None:
         """Write a new document and return its version; None when there is one already."""
@@ -97,12 +92,9 @@ class SqlBackend:
 
         wanted = select(self.table.c.poller_name).where(self.table.c.app_name == app)
         with self._failures(None):
-            try:
-                return self._run(lambda connection: list(connection.scalars(wanted)))
-            except _database_error() as failure:
-                if not self._lacks_table(failure):
-                    raise
-                return []
+            return self._unless_there_is_no_table(
+                lambda: self._run(lambda connection: list(connection.scalars(wanted))), []
+            )
 
     def _read(self, name: DocumentName) -> Stored | None:
         from sqlalchemy import select
@@ -119,15 +111,22 @@ class SqlBackend:
         try:
             return self._run(work)
         except _database_error() as failure:
-            if not self._lacks_table(failure):
+            if not self._may_lack_table(failure):
                 raise
         self._make_table()
         return self._run(work)
 
-    def _lacks_table(self, failure: DBAPIError) -> bool:
-        if not is_schema_change(failure) or self._joined() is not None:
-            return False
-        return not self._run(lambda connection: _has_table(connection, self.table))
+    def _unless_there_is_no_table(self, look: Callable[[], T], nothing: T) -> T:
+        try:
+            return look()
+        except _database_error() as failure:
+            if not self._may_lack_table(failure):
+                raise
+        # Somebody may have made it since.
+        return look() if self._run(lambda connection: _has_table(connection, self.table)) else nothing
+
+    def _may_lack_table(self, failure: DBAPIError) -> bool:
+        return is_schema_change(failure) and self._joined() is None
 
     def _run(self, work: Callable[[Connection], T]) -> T:
         joined = self._joined()
