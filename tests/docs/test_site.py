@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import azure_functions_db
+from azure_functions_db.cli.exits import Exit
+from azure_functions_db.cli.main import app
 from tests.docs.pages import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -34,6 +36,18 @@ def test_every_page_is_in_the_navigation_once() -> None:
     # Decisions are written one by one beside the code; the site finds the newest by search, too.
     assert {page for page in there - set(listed) if not page.startswith("decisions/")} == set()
     assert set(listed) <= there
+
+
+def test_every_command_is_on_the_page_of_the_command_line() -> None:
+    page = (DOCS / "operations" / "command-line.md").read_text()
+    commands = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    groups = {str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance}
+    assert {name for name in commands | groups if not re.search(rf"^\| `{name}\b", page, re.MULTILINE)} == set()
+
+
+@pytest.mark.parametrize("code", Exit)
+def test_every_exit_code_is_explained(code: Exit) -> None:
+    assert f"\n| {code.value} | " in (DOCS / "operations" / "command-line.md").read_text()
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "assets").glob("*.svg")), ids=lambda path: path.stem)
