@@ -10,6 +10,8 @@ import pytest
 import azure_functions_db
 from azure_functions_db.cli.exits import Exit
 from azure_functions_db.cli.main import app
+from azure_functions_db.core import observers
+from azure_functions_db.core.signals import Stage
 from tests.docs.pages import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -55,3 +57,13 @@ def test_pictures_are_described_and_fetch_nothing(picture: Path) -> None:
     drawn = picture.read_text()
     assert "<title>" in drawn
     assert not re.search(r"(href|src|url)\s*[=(]", drawn)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r'"(azfdb_\w+)"', Path(observers.__file__).read_text()))))
+def test_every_metric_is_explained(name: str) -> None:
+    assert f"`{name}`" in (DOCS / "operations" / "metrics-and-logs.md").read_text()
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_every_failure_in_the_log_is_explained(stage: Stage) -> None:
+    assert f"`{stage.value}_failed`" in (DOCS / "operations" / "metrics-and-logs.md").read_text()
