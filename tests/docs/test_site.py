@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 import azure_functions_db
+from azure_functions_db.cli.exits import Exit
+from azure_functions_db.cli.main import app
+from azure_functions_db.core import observers
+from azure_functions_db.core.signals import Stage
 from tests.docs.pages import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -36,8 +40,30 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert set(listed) <= there
 
 
+def test_every_command_is_on_the_page_of_the_command_line() -> None:
+    page = (DOCS / "operations" / "command-line.md").read_text()
+    commands = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    groups = {str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance}
+    assert {name for name in commands | groups if not re.search(rf"^\| `{name}\b", page, re.MULTILINE)} == set()
+
+
+@pytest.mark.parametrize("code", Exit)
+def test_every_exit_code_is_explained(code: Exit) -> None:
+    assert f"\n| {code.value} | " in (DOCS / "operations" / "command-line.md").read_text()
+
+
 @pytest.mark.parametrize("picture", sorted((DOCS / "assets").glob("*.svg")), ids=lambda path: path.stem)
 def test_pictures_are_described_and_fetch_nothing(picture: Path) -> None:
     drawn = picture.read_text()
     assert "<title>" in drawn
     assert not re.search(r"(href|src|url)\s*[=(]", drawn)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r'"(azfdb_\w+)"', Path(observers.__file__).read_text()))))
+def test_every_metric_is_explained(name: str) -> None:
+    assert f"`{name}`" in (DOCS / "operations" / "metrics-and-logs.md").read_text()
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_every_failure_in_the_log_is_explained(stage: Stage) -> None:
+    assert f"`{stage.value}_failed`" in (DOCS / "operations" / "metrics-and-logs.md").read_text()

@@ -157,12 +157,22 @@ def checked_conflict(table: Table, conflict_columns: Sequence[str]) -> Names:
     if isinstance(conflict_columns, str) or not conflict_columns:
         raise ConfigurationError("conflict_columns= must be a list of at least one column")
     checked_known(table, conflict_columns)
-    if set(conflict_columns) not in [set(key) for key in unique_keys(table)]:
+    if not has_unique_key(table, conflict_columns):
         raise ConfigurationError(
             f"conflict_columns= {_listed(conflict_columns)}: {table.name!r} has no such primary or unique key",
             table=table.name,
         )
     return tuple(conflict_columns)
+
+
+def has_unique_key(table: Table, columns: Sequence[str]) -> bool:
+    """Tell whether these columns are together the primary key or a unique key."""
+    return frozenset(columns) in _unique_sets(table)
+
+
+@lru_cache(maxsize=512)
+def _unique_sets(table: Table) -> frozenset[frozenset[str]]:
+    return frozenset(map(frozenset, unique_keys(table)))
 
 
 def unique_keys(table: Table) -> list[Names]:

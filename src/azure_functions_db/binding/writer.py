@@ -18,6 +18,7 @@ from azure_functions_db.binding.rows import (
     checked_known,
     chunked,
     grouped,
+    has_unique_key,
     merged,
     references_itself,
     row_of,
@@ -94,7 +95,7 @@ class Writer:
             back = self._returned(table, returning, "insert")
             return upsert(self._dialect, table, tuple(row), conflict, back), list(row.values())
 
-        return self._write(row, returning, prepare)
+        return self._write(row, returning, prepare, conflict_columns)
 
     @overload
     def upsert_many(self, *, rows: Iterable[Data], conflict_columns: Sequence[str]) -> None: ...
@@ -152,15 +153,22 @@ class Writer:
         row: Row,
         returning: Sequence[str],
         prepare: Callable[[Table], tuple[Statement, list[Any]]],
+        conflict: Sequence[str] = (),
     ) -> Row | None:
         def work(table: Table) -> list[Row]:
             statement, values = prepare(table)
             return self._database.run(statement, values, self._taker(table, returning))
 
         with translated(WriteError, self._table):
-            self._database.table(self._table, self._schema, row)
+            self._look_at_table(row, conflict)
             written = self._database.with_table(self._table, self._schema, work)
         return written[0] if written else None
+
+    def _look_at_table(self, columns: Iterable[str], conflict: Sequence[str]) -> None:
+        """Read the table's description, and read it again where it lacks a column or the key of an upsert."""
+        table = self._database.table(self._table, self._schema, columns)
+        if conflict and not has_unique_key(table, conflict):
+            self._database.refreshed(table)
 
     def _write_many(self, rows: Iterable[Data], conflict: Names, returning: Sequence[str]) -> list[Row] | None:
         chunks = chunked(rows, _CHUNK)
@@ -170,7 +178,7 @@ class Writer:
             return written if returning else None
         with translated(WriteError, self._table):
             # Read before the transaction holds a connection, lest a pool of one waits for itself.
-            self._database.table(self._table, self._schema, first[0])
+            self._look_at_table(first[0], conflict)
             with self._database.atomic() as connection:
                 for chunk in chain([first], chunks):
                     written += self._write_chunk(connection, chunk, conflict, returning)
