@@ -178,6 +178,7 @@ def test_a_state_without_rights(used: Shop, postgres_database: str) -> None:
     visitor = make_url(postgres_database).set(username=role, password="hush").render_as_string(hide_password=False)
     try:
         assert used.azfdb("status", "--json", "--store", postgres_database).json["pollers"] == []
+        assert used.azfdb("inspect", "orders", "--store", postgres_database).code == 3
         assert inspect(admin).get_table_names() == [], "a look makes no table"
         SqlStateStore(url=postgres_database, app_name="local").reset_to_beginning("orders")
         told = used.azfdb("reset", "orders", "--to-beginning", "--yes", "--store", visitor)
