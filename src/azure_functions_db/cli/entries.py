@@ -9,7 +9,7 @@ from azure_functions_db.cli.errors import UnknownPollerError
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from azure_functions_db.cli.targets import AppPoller, Target
     from azure_functions_db.core.ports import QuarantineSink
@@ -31,15 +31,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which rows are meant: all, or those of ids (or their first characters), or of a kind of error."""
+    """Which rows are meant: all, or those of a poller, of ids (or their first characters), of a kind of error."""
 
+    poller: str | None = None
     ids: tuple[str, ...] = ()
     error: str | None = None
 
     def takes(self, row: QuarantinedRow) -> bool:
         """Tell whether the row is meant."""
         by_id = not self.ids or any(row.event_id.startswith(chosen) for chosen in self.ids)
-        return by_id and self.error in {None, row.error_type}
+        return by_id and self.error in {None, row.error_type} and self.poller in {None, row.poller_name}
 
     def check(self, found: Sequence[Entry]) -> None:
         """Refuse an id that means no row, or more than one."""
@@ -51,20 +52,35 @@ class Choice:
                 raise ConfigurationError(f"{len(meant)} quarantined rows have an id that begins with {chosen!r}")
 
 
-def entries_of(targets: Sequence[Target], choice: Choice) -> list[Entry]:
-    """Return the chosen rows of these pollers, oldest first."""
-    every = [entry for target in targets for entry in _kept(target)]
-    choice.check(every)
-    return sorted((entry for entry in every if choice.takes(entry.row)), key=lambda entry: entry.row.quarantined_at)
+def entries_in(sink: QuarantineSink) -> list[Entry]:
+    """Return the rows of a sink."""
+    return [Entry(row, sink) for row in sink.entries()]
 
 
-def entries_in(sink: QuarantineSink, poller: str | None, choice: Choice) -> list[Entry]:
-    """Return the chosen rows of a sink."""
-    every = [Entry(row, sink) for row in sink.entries(poller)]
-    choice.check(every)
-    return [entry for entry in every if choice.takes(entry.row)]
+def entries_of(targets: Sequence[Target]) -> list[Entry]:
+    """Return the rows in the quarantines of these pollers, oldest first; those of their backfills, too."""
+    found = {
+        (row.poller_name, row.event_id): Entry(row, target.sink, _taker(row, targets))
+        for target in targets
+        if target.sink is not None
+        for row in target.sink.entries()
+    }
+    return sorted(found.values(), key=lambda entry: entry.row.quarantined_at)
 
 
-def _kept(target: Target) -> Iterator[Entry]:
-    if target.sink is not None:
-        yield from (Entry(row, target.sink, target.poller) for row in target.sink.entries(target.name))
+def chosen(entries: Sequence[Entry], choice: Choice) -> list[Entry]:
+    """Return those of the rows that are meant."""
+    choice.check(entries)
+    return [entry for entry in entries if choice.takes(entry.row)]
+
+
+def _taker(row: QuarantinedRow, targets: Sequence[Target]) -> AppPoller | None:
+    """Return the poller that would take a row again: its own, or for a backfill's row the one of the same source."""
+    by_name = {target.name: target.defined for target in targets}
+    if row.poller_name in by_name:
+        return by_name[row.poller_name]
+    fingerprint = row.event.get("source", {}).get("fingerprint")
+    same = (
+        poller for poller in by_name.values() if poller.settings.source.source_descriptor.fingerprint == fingerprint
+    )
+    return next(same, None)

@@ -141,17 +141,22 @@ def _check_some(ids: list[str] | None, *, all_: bool) -> None:
 def _chosen(
     app: str | None, sink: str | None, poller: str | None, ids: tuple[str, ...], error: str | None
 ) -> list[Entry]:
-    from azure_functions_db.cli.entries import Choice, entries_in, entries_of
+    from azure_functions_db.cli.entries import Choice, chosen, entries_in
     from azure_functions_db.cli.store_urls import sink_at
+
+    entries = _app_entries(app, poller) if sink is None else entries_in(sink_at(sink))
+    return chosen(entries, Choice(poller, ids, error))
+
+
+def _app_entries(app: str | None, poller: str | None) -> list[Entry]:
+    from azure_functions_db.cli.entries import entries_of
     from azure_functions_db.cli.targets import Targets
 
-    choice = Choice(ids, error)
-    if sink is not None:
-        return entries_in(sink_at(sink), poller, choice)
-    targets = Targets(app).chosen(poller)
-    if poller is not None:
-        _ = targets[0].quarantine  # one that has none is told so
-    return entries_of(targets, choice)
+    targets = Targets(app)
+    entries = entries_of(targets.all())
+    if poller is not None and all(entry.row.poller_name != poller for entry in entries):
+        _ = targets.one(poller).quarantine  # a poller that is not there, or has none, is told so
+    return entries
 
 
 def _dropped(entries: list[Entry], folder: Path) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handling_of
+from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.events import RowChange
@@ -84,7 +85,7 @@ def _given(poller: AppPoller, events: Sequence[RowChange]) -> list[Any]:
 
 def _poller(entry: Entry) -> AppPoller:
     if entry.poller is None:
-        raise AssertionError("entries of an app know their poller")
+        raise ConfigurationError(f"No poller of the app reads the source of this row of {entry.row.poller_name!r}")
     return entry.poller
 
 

@@ -88,6 +88,10 @@ def standing_of(target: Target, now: dt.datetime) -> Standing:
 
 
 def _read_state(target: Target, standing: Standing, now: dt.datetime) -> dict[str, Any] | None:
+    if not target.shows_documents:
+        checkpoint = target.store.load_checkpoint(target.name)
+        _note_checkpoint(standing, checkpoint, now)
+        return checkpoint
     content = target.documents.raw_document(target.name)
     if content is None:
         return {}

@@ -42,6 +42,11 @@ class Target:
     poller: AppPoller | None = None
 
     @property
+    def shows_documents(self) -> bool:
+        """Whether the store is one whose documents can be looked at and changed."""
+        return isinstance(self.store, DocumentStateStore)
+
+    @property
     def documents(self) -> DocumentStateStore:
         """The store as one whose documents can be looked at and changed."""
         if not isinstance(self.store, DocumentStateStore):

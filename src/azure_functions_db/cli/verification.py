@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.values import cursor_from, typed_source
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.serializers import deserialize_position, json_safe
 from azure_functions_db.ledger.delivered import DeliveredLedger, position_of
 
@@ -73,7 +73,10 @@ def _replay(target: Target, ledger: DeliveredLedger, events: Sequence[RowChange]
     size = target.defined.settings.batch_size
     for start in range(0, len(events), size):
         batch = events[start : start + size]
-        deliver(target.defined, batch)
+        try:
+            deliver(target.defined, batch)
+        except Exception as error:
+            raise HandlerError(f"The handler failed again: {type(error).__name__}: {error}") from error
         ledger.note(target.name, batch)
 
 

@@ -28,7 +28,8 @@ class ProcessedLedger:
     ``with ledger.once(events) as new:`` opens a transaction, notes the events in it and gives back
     those that are new. `DbWriter` and `DbSession` on the same URL join that transaction, so that
     note and effect are committed together or not at all: the effect is exactly once. ``scope``
-    keeps apart handlers that share a table.
+    keeps apart handlers that share a table. It blocks, so it is for plain handlers, not for async
+    ones. Prune it no closer than the longest time after which an event may come again.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ NEEDS_APP = [
 def used(shop: Shop) -> Shop:
     """A shop whose poller has come to order 2."""
     shop.sell(1, 2)
-    shop.tick()
+    FileStateStore(shop.folder / "state").reset_to_cursor("orders", 2, {"id": 2})
     return shop
 
 
@@ -178,6 +178,7 @@ def test_a_state_without_rights(used: Shop, postgres_database: str) -> None:
     visitor = make_url(postgres_database).set(username=role, password="hush").render_as_string(hide_password=False)
     try:
         assert used.azfdb("status", "--json", "--store", postgres_database).json["pollers"] == []
+        assert used.azfdb("inspect", "orders", "--store", postgres_database).code == 3
         assert inspect(admin).get_table_names() == [], "a look makes no table"
         SqlStateStore(url=postgres_database, app_name="local").reset_to_beginning("orders")
         told = used.azfdb("reset", "orders", "--to-beginning", "--yes", "--store", visitor)
@@ -204,13 +205,15 @@ def test_a_document_that_makes_no_sense(used: Shop) -> None:
 
 
 def test_a_changed_source_is_seen_and_adopted(used: Shop) -> None:
+    used.sell(3)
+    used.tick()
     app = used.folder / "function_app.py"
     app.write_text(app.read_text().replace('table="orders"', 'table="orders", where="id > 0"'))
     assert "another definition" in used.azfdb("status").out
     assert used.azfdb("doctor").code == 1
     assert used.azfdb("reset", "orders", "--adopt-fingerprint", "--yes").code == 0
     assert used.azfdb("doctor").code == 0
-    assert used.position() == 2
+    assert used.position() == 3
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,11 @@ def test_quarantined_rows(any_shop: Shop) -> None:
     assert shop.azfdb("quarantine", "replay", first, "--json").json["handled"] == [first]
     assert f"2 {first}" in (shop.folder / "handled.txt").read_text(), "a replayed event keeps its id"
 
+    assert shop.azfdb("backfill", "orders", "--as", "again", REFUSED="4", MAX_ATTEMPTS="1").code == 0
+    of_backfill = shop.azfdb("quarantine", "list", "--poller", "again", "--json").json["rows"]
+    assert [row["event"]["pk"]["id"] for row in of_backfill] == [4]
+    assert shop.azfdb("quarantine", "replay", "--all", "--poller", "again", "--json").json["failed"] == {}
+
     dropped = shop.azfdb("quarantine", "drop", "--all", "--yes", "--json").json
     assert [row["event_id"] for row in dropped["rows"]] == [second]
     assert json.loads((shop.folder / dropped["backup"]).read_text())[0]["event_id"] == second
@@ -194,6 +199,10 @@ def test_a_backfill_goes_on_after_a_kill_and_leaves_the_live_poller_alone(any_sh
 def test_verifying_what_was_delivered(any_shop: Shop) -> None:
     shop = any_shop
     shop.sell(1, 2, 3, 4, 5)
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO orders VALUES (40, 4, 'of the version of the checkpoint, yet after it')"
+        )
     shop.tick()
 
     assert shop.azfdb("verify", "orders").out == "0 missing of 4\n"
@@ -204,6 +213,9 @@ def test_verifying_what_was_delivered(any_shop: Shop) -> None:
     assert (lost.code, lost.json["checked"]) == (1, 4)
     assert [row["key"] for row in lost.json["missing"]] == [{"id": 3}]
 
+    refused = shop.azfdb("verify", "orders", "--replay", REFUSED="3")
+    assert refused.code == 1
+    assert "cannot digest 3" in refused.complaint
     assert shop.azfdb("verify", "orders", "--replay").out.endswith("1 missing of 4, now replayed\n")
     assert shop.handled == [1, 2, 3, 4, 3]
     assert shop.azfdb("verify", "orders", "--sample", "0.5").code == 0
