@@ -99,14 +99,22 @@ class Instance:
             server = kind(self.folder / f"{kind.name}-{attempt}")
             server.folder.mkdir()
             server.prepare()
-            if self._becomes_ready(server, self._launch(server)):
+            if self.launch(server):
                 return server.settings()
             print(f"{kind.name} did not start:\n{server.log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
         raise RuntimeError(f"{kind.name} did not start in {ATTEMPTS} attempts")
 
-    def _launch(self, server: Server) -> subprocess.Popen[bytes]:
+    def launch(self, server: Server) -> Process | None:
+        """Start a prepared server, for the first time or again; None when it does not become ready."""
+        child = self._spawn(server)
+        process = Process(server.name, child.pid, start_time(child.pid) or 0, server.stop_signal)
+        self._note(process)
+        return process if self._becomes_ready(server, child) else None
+
+    @staticmethod
+    def _spawn(server: Server) -> subprocess.Popen[bytes]:
         with server.log.open("wb") as log:
-            child = subprocess.Popen(
+            return subprocess.Popen(
                 server.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -116,8 +124,6 @@ class Instance:
                 user=server.user,
                 cwd="/",
             )
-        self._note(Process(server.name, child.pid, start_time(child.pid) or 0, server.stop_signal))
-        return child
 
     @staticmethod
     def _becomes_ready(server: Server, child: subprocess.Popen[bytes]) -> bool:

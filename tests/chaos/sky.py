@@ -1,0 +1,45 @@
+"""What the weather does to a process from within: its clock and its way to the storage."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from tests.support.storage import FAULTS, FaultyTransport
+
+
+class Sky:
+    """A file that the weather writes and all pollers look at."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "sky.json"
+
+    def turn(self, **changes: Any) -> None:
+        draft = self._path.with_suffix(".new")
+        draft.write_text(json.dumps(self._now() | changes))
+        draft.replace(self._path)
+
+    def clock_of(self, who: str) -> dt.datetime:
+        """The time by the clock of one process, which is off by as much as the weather says."""
+        return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._now().get(f"clock of {who}", 0.0))
+
+    def storage_fault(self) -> str | None:
+        """A fault for the next request, as often as the weather says."""
+        return random.choice(FAULTS) if random.random() < self._now().get("storage faults", 0.0) else None
+
+    def _now(self) -> dict[str, Any]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}  # type: ignore[no-any-return]
+
+
+class StormyTransport(FaultyTransport):
+    """A way to the storage that is as reliable as the sky."""
+
+    def __init__(self, sky: Sky) -> None:
+        super().__init__()
+        self._sky = sky
+
+    def next_fault(self) -> str | None:
+        return self._sky.storage_fault()
