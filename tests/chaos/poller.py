@@ -181,6 +181,7 @@ def main(task: Task) -> None:
     record, gates = Record(Path(task.folder), task.poller, task.who), Gates(Path(task.folder), task.who)
     trigger, handler = trigger_of(task, record, gates), Handler(task, record, gates)
     parent = os.getppid()
+    gates.wait("start", record)
     while os.getppid() == parent and not (Path(task.folder) / "stop").exists():
         try:
             record("ticked", handled=trigger.run(timer=None, handler=handler))

@@ -32,8 +32,9 @@ def scene(tmp_path: Path, url: str, azurite: str, blob_container: str, without: 
 def test_a_holder_that_slept_through_its_lease_cannot_commit(scene: Scene, without: str) -> None:
     scene.write(1, 2, 3)
     scene.start("sleeper", hold=["commit"])
+    scene.start("successor", hold=["start"])
     scene.wait_for(what="waits", who="sleeper", place="commit")
-    scene.start("successor")
+    scene.let_go("successor", "start")
     scene.wait_for(what="committed", who="successor")
     scene.let_go("sleeper", "commit")
     scene.wait_for(who="sleeper", **({"what": "committed"} if without else {"what": "failed", "error": "LostLeaseError"}))
@@ -48,12 +49,13 @@ def test_of_two_that_take_the_lease_in_the_same_moment_one_gets_it(scene: Scene,
     scene.write(1, 2, 3)
     for who in ("left", "right"):
         scene.start(who, hold=["take", "handler"])
-        scene.wait_for(what="waits", who=who, place="take")
+    scene.wait_for(2, what="waits", place="take")
+    idle = len(scene.seen(what="ticked"))
     for who in ("left", "right"):
         scene.let_go(who, "take")
     scene.wait_for(what="begin")
     # The other one begins as well, or finds the lease taken.
-    wait_for(lambda: len(scene.seen(what="begin")) + len(scene.seen(what="ticked", handled=0)) >= 2, 30, "no second")
+    wait_for(lambda: len(scene.seen(what="begin")) + len(scene.seen(what="ticked")) >= 2 + idle, 30, "no second")
     for begun in scene.seen(what="begin"):
         scene.wait_for(len(scene.seen(what="alive", call=begun["call"])) + 2, what="alive", call=begun["call"])
     for who in ("left", "right"):
@@ -91,12 +93,12 @@ class TestLateCommits:
 def test_a_poison_row_is_in_the_sink_before_the_checkpoint_passes_it(scene: Scene, without: str) -> None:
     scene.write(*range(1, 5), POISON_EVERY, *range(6, 10))
     scene.start("victim", hold=["sink"])
+    scene.start("successor", hold=["start"])
     scene.wait_for(what="waits", who="victim", place="sink")
     scene.kill("victim")
     scene.write(10)
-    scene.start("successor")
+    scene.let_go("successor", "start")
     scene.wait_for_row(10)
-    scene.wait_for(what="ticked", who="successor", handled=0)
 
     verdict = scene.verdict()
     assert bool(verdict.lost) is bool(without)
