@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.chaos.poller import Task
 from tools.services.server import CHECKOUT
+
+if TYPE_CHECKING:
+    from tests.chaos.poller import Task
 
 
 class Fleet:

@@ -14,7 +14,7 @@ from azure_functions_db.trigger.heartbeat import Heartbeat
 
 def fencing() -> None:
     """A holder's writes are no longer held against the owner and token in the document."""
-    checked: Any = store.released
+    checked = document.released
     patch(document, "_held_lease", lambda held, *_: held.lease)
     patch(store, "released", lambda held, _lease_id, now: checked(held, document.lease_id_of(held.lease), now))
 

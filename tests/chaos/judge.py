@@ -113,7 +113,9 @@ def overlaps(calls: Iterable[Call]) -> list[str]:
 
 def stale_commits(entries: list[Entry]) -> list[str]:
     takes = [entry for entry in entries if entry["what"] == "took"]
-    found = [f"token {token} was taken {n} times" for token, n in Counter(each["token"] for each in takes).items() if n > 1]
+    found = [
+        f"token {token} was taken {n} times" for token, n in Counter(each["token"] for each in takes).items() if n > 1
+    ]
     steps = [entry for entry in entries if entry["what"] in {"took", "committed"}]
     furthest: Entry = {"token": 0, "cursor": None}
     # A take is looked at before the commits under the same token.

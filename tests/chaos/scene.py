@@ -26,7 +26,7 @@ class Scene:
 
     def __init__(self, folder: Path, url: str, storage: str, container: str, without: str) -> None:
         self._folder = folder
-        self._place = {"url": url, "storage": storage, "container": container, "without": without}
+        self._place: dict[str, Any] = {"url": url, "storage": storage, "container": container, "without": without}
         self._fleet = Fleet(folder)
         self.engine = create_engine(url)
         self.committed: dict[int, int] = {}
@@ -48,7 +48,9 @@ class Scene:
     def insert(self, connection: Connection, version: int) -> None:
         number = len(self.committed) + 1
         values = {"i": number, "v": version}
-        connection.execute(text("INSERT INTO changes (id, version, stamp) VALUES (:i, :v, current_timestamp(6))"), values)
+        connection.execute(
+            text("INSERT INTO changes (id, version, stamp) VALUES (:i, :v, current_timestamp(6))"), values
+        )
         self.committed[number] = version
 
     def start(self, who: str, hold: Sequence[str] = (), **options: Any) -> None:

@@ -9,14 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.services.azurite import Azurite
 from tools.services.instance import ROOT, Instance, exclusive, sweep
 from tools.services.mariadb import MariaDb
 from tools.services.packages import install_missing
 from tools.services.postgres import Postgres
-from tools.services.processes import Process
 from tools.services.server import Server, free_port
+
+if TYPE_CHECKING:
+    from tools.services.processes import Process
 
 
 class LastingPostgres(Postgres):
@@ -62,12 +65,14 @@ class Servers:
         with ThreadPoolExecutor() as pool:
             started = pool.map(instance.start_one, KINDS.values())
             self._running: dict[str, tuple[Server, Process]] = dict(zip(KINDS, started, strict=True))
-        self.settings = {name: value for server, _ in self._running.values() for name, value in server.settings().items()}
+        self.settings = {
+            name: value for server, _ in self._running.values() for name, value in server.settings().items()
+        }
 
-    def restart(self, name: str, how: dict[str, signal.Signals]) -> None:
+    def restart(self, name: str, *, crash: bool) -> None:
         """Take a server down, and bring it back at the same place with the same data."""
         server, process = self._running[name]
-        replace(process, stop_signal=how[name]).stop()
+        replace(process, stop_signal=(CRASH if crash else GENTLY)[name]).stop()
         again = self._instance.launch(server)
         if again is None:
             raise RuntimeError(f"{name} does not come back:\n{server.log.read_text(errors='replace')[-3000:]}")

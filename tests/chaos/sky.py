@@ -31,7 +31,7 @@ class Sky:
         return random.choice(FAULTS) if random.random() < self._now().get("storage faults", 0.0) else None
 
     def _now(self) -> dict[str, Any]:
-        return json.loads(self._path.read_text()) if self._path.exists() else {}  # type: ignore[no-any-return]
+        return dict(json.loads(self._path.read_text())) if self._path.exists() else {}
 
 
 class StormyTransport(FaultyTransport):

@@ -6,12 +6,14 @@ Run as a program: `python -m tests.chaos.storm SECONDS SEED`.
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,6 @@ from tests.chaos.poller import Task
 from tests.chaos.record import entries
 from tests.chaos.scene import quarantined
 from tests.chaos.servers import private_servers
-from tests.chaos.sky import Sky
 from tests.chaos.weather import Weather
 from tests.chaos.writer import StubbornWriter
 from tests.conftest import execute
@@ -52,7 +53,7 @@ class Storm:
             for poller in POLLERS
         }
         self.fleet = Fleet(folder)
-        self.weather = Weather(seed, TTL, self.fleet, servers, Sky(folder))
+        self.weather = Weather(seed, TTL, self.fleet, servers, folder)
 
     def rage(self, seconds: float) -> None:
         with ContainerClient.from_connection_string(self._storage, CONTAINER) as client:
@@ -86,10 +87,14 @@ class Storm:
         """Whatever should not have happened, to the pollers or to the ground they stand on."""
         found = [f"{poller}: {each}" for poller, verdict in self.verdicts().items() for each in verdict.complaints]
         found += [f"a writer failed: {writer.failure!r}" for writer in self._all_writers() if writer.failure]
+        found += [f"too short for any {trouble}" for trouble in self.weather.missing()]
         return found + self.fleet.deaths + self._vanished()
 
     def report(self) -> str:
-        lines = [f"{poller}: {len(rows_in(self._urls[poller]))} rows, {verdict}" for poller, verdict in self.verdicts().items()]
+        lines = [
+            f"{poller}: {len(rows_in(self._urls[poller]))} rows, {verdict}"
+            for poller, verdict in self.verdicts().items()
+        ]
         lines += [f"{poller}: {self._told(poller)}" for poller in POLLERS]
         return "\n".join([*lines, f"weather: {dict(self.weather.seen)}"])
 
@@ -107,11 +112,12 @@ class Storm:
     def _told(self, poller: str) -> str:
         journal = entries(self._folder, poller)
         takes = [entry["who"] for entry in journal if entry["what"] == "took"]
-        handovers = sum(before != after for before, after in zip(takes, takes[1:], strict=False))
+        handovers = sum(before != after for before, after in pairwise(takes))
         failures = Counter(entry["error"] for entry in journal if entry["what"] == "failed")
         told = sum(entry["what"] == "told" for entry in journal)
-        in_sink = len(list(quarantined(self._folder, poller)))
-        return f"{len(takes)} leases, {handovers} handovers, {told} told of a loss, {in_sink} quarantined, {dict(failures)}"
+        aside = len(list(quarantined(self._folder, poller)))
+        counts = f"{len(takes)} leases, {handovers} handovers, {told} told of a loss, {aside} quarantined"
+        return f"{counts}, failed ticks {dict(failures)}"
 
     def _task(self, poller: str, number: int) -> Task:
         return Task(
@@ -150,6 +156,7 @@ def main(seconds: float, seed: int) -> int:
     folder = Path(tempfile.mkdtemp(prefix="azfdb-chaos-"))
     with ExitStack() as ending:
         storm = Storm(folder, ending.enter_context(private_servers()), seed)
+        ending.callback(storm.weather.close)
         ending.callback(storm.fleet.abandon)
         storm.rage(seconds)
         storm.settle()
@@ -163,4 +170,8 @@ def main(seconds: float, seed: int) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, lambda number, _: sys.exit(128 + number)
+        )  # servers and pollers are stopped on the way out
     sys.exit(main(float(sys.argv[1]), int(sys.argv[2])))

@@ -37,7 +37,10 @@ def test_a_holder_that_slept_through_its_lease_cannot_commit(scene: Scene, witho
     scene.let_go("successor", "start")
     scene.wait_for(what="committed", who="successor")
     scene.let_go("sleeper", "commit")
-    scene.wait_for(who="sleeper", **({"what": "committed"} if without else {"what": "failed", "error": "LostLeaseError"}))
+    if without:
+        scene.wait_for(who="sleeper", what="committed")
+    else:
+        scene.wait_for(who="sleeper", what="failed", error="LostLeaseError")
 
     verdict = scene.verdict()
     assert bool(verdict.stale) is bool(without)

@@ -19,6 +19,7 @@ from tests.unit.trigger.poller import Collected, ListSource, run
 if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
 
+
 @pytest.fixture(scope="module")
 def container(azurite: str) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:12]}"
