@@ -29,11 +29,12 @@ class Fleet:
 
     def start(self, task: Task) -> None:
         self._tasks[task.who] = task
-        with self.errors_of(task.who).open("ab") as errors:
+        with self._errors_of(task.who).open("ab") as errors:
             self._running[task.who] = subprocess.Popen(task.command(), cwd=CHECKOUT, stderr=errors)
 
     def kill(self, who: str) -> None:
         """End a process as the loss of its machine would: with no chance to tidy up."""
+        self._note_end_of(who)
         process = self._running.pop(who)
         process.kill()
         process.wait()
@@ -48,7 +49,7 @@ class Fleet:
         """Start again what is not running; note what ended by itself."""
         for who, process in list(self._running.items()):
             if process.poll() is not None:
-                self.deaths.append(f"{who} ended with {process.returncode}: {self.errors_of(who).read_text()[-2000:]}")
+                self._note_end_of(who)
                 del self._running[who]
         for who in self._tasks.keys() - self._running.keys():
             self.start(self._tasks[who])
@@ -58,12 +59,12 @@ class Fleet:
         (self._folder / "stop").touch()
         for who, process in self._running.items():
             try:
-                code = process.wait(patience)
+                process.wait(patience)
             except subprocess.TimeoutExpired:
                 process.kill()
-                code = process.wait()
-            if code:
-                self.deaths.append(f"{who} ended with {code}: {self.errors_of(who).read_text()[-2000:]}")
+                process.wait()
+            if process.returncode:
+                self._note_end_of(who)
         self._running.clear()
 
     def abandon(self) -> None:
@@ -71,5 +72,10 @@ class Fleet:
         for who in list(self._running):
             self.kill(who)
 
-    def errors_of(self, who: str) -> Path:
+    def _note_end_of(self, who: str) -> None:
+        code = self._running[who].poll()
+        if code is not None:
+            self.deaths.append(f"{who} ended with {code}: {self._errors_of(who).read_text()[-2000:]}")
+
+    def _errors_of(self, who: str) -> Path:
         return self._folder / f"{who}.errors"

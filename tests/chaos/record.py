@@ -24,7 +24,9 @@ class Record:
 def entries(folder: Path, poller: str) -> list[dict[str, Any]]:
     """All that was written about a poller, in the order of writing."""
     path = folder / f"{poller}.journal"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    # The last line may still be on its way.
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 class Gates:

@@ -1,6 +1,6 @@
 """The chaos suite: pollers and writers on real servers, in bad weather, judged by what arrived.
 
-Run as a program: `python -m tests.chaos.storm SECONDS SEED`.
+Run as a program: `python -m tests.chaos.storm SECONDS SEED [GUARD]`, the guard being one to do without.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ LONGEST_DRAIN = 90.0
 class Storm:
     """Two pollers of two processes each, two writers for each, and the weather."""
 
-    def __init__(self, folder: Path, servers: Servers, seed: int) -> None:
+    def __init__(self, folder: Path, servers: Servers, seed: int, without: str) -> None:
         self._folder = folder
+        self._without = without
         self._storage = servers.settings["AZFDB_TEST_AZURITE"]
         self._urls = {poller: new_database(servers.settings[f"AZFDB_TEST_{poller.upper()}_URL"]) for poller in POLLERS}
         self._enough = threading.Event()
@@ -130,6 +131,7 @@ class Storm:
             container=CONTAINER,
             longest_work=0.15,
             overtime=0.02,
+            without=self._without,
         )
 
     def _all_writers(self) -> list[StubbornWriter]:
@@ -151,11 +153,11 @@ def rows_in(url: str) -> dict[int, int]:
     return found
 
 
-def main(seconds: float, seed: int) -> int:
+def main(seconds: float, seed: int, without: str = "") -> int:
     print(f"chaos for {seconds:g} s with seed {seed}", flush=True)  # noqa: T201 - its report
     folder = Path(tempfile.mkdtemp(prefix="azfdb-chaos-"))
     with ExitStack() as ending:
-        storm = Storm(folder, ending.enter_context(private_servers()), seed)
+        storm = Storm(folder, ending.enter_context(private_servers()), seed, without)
         ending.callback(storm.weather.close)
         ending.callback(storm.fleet.abandon)
         storm.rage(seconds)
@@ -174,4 +176,4 @@ if __name__ == "__main__":
         signal.signal(
             number, lambda number, _: sys.exit(128 + number)
         )  # servers and pollers are stopped on the way out
-    sys.exit(main(float(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
