@@ -147,7 +147,7 @@ def store_of(task: Task, sky: Sky) -> Recorded:
     client = ContainerClient.from_connection_string(
         task.storage,
         task.container,
-        transport=StormyTransport(sky),
+        transport=StormyTransport(sky, task.who),
         retry_policy=LinearRetry(backoff=0, retry_total=1, random_jitter_range=0),
         connection_timeout=2,
         read_timeout=2,

@@ -21,12 +21,12 @@ class Record:
         self._journal.write(json.dumps({"what": what, "who": self._who, **facts}))
 
 
-def entries(folder: Path, poller: str) -> list[dict[str, Any]]:
-    """All that was written about a poller, in the order of writing."""
+def entries(folder: Path, poller: str, what: str = "") -> list[dict[str, Any]]:
+    """All that was written about a poller, in the order of writing; of one kind where it is named."""
     path = folder / f"{poller}.journal"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     # The last line may still be on its way.
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [json.loads(line) for line in lines if line.startswith(f'{{"what": "{what}') and line.endswith("\n")]
 
 
 class Gates:

@@ -13,6 +13,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.judge import Entry, Verdict, calls_in, judged
 from tests.chaos.poller import Task
 from tests.chaos.record import Gates, entries
+from tests.chaos.sky import Sky
 from tests.integration.traffic import create_table
 from tests.support.waiting import wait_for
 
@@ -28,6 +29,7 @@ class Scene:
         self._folder = folder
         self._place: dict[str, Any] = {"url": url, "storage": storage, "container": container, "without": without}
         self._fleet = Fleet(folder)
+        self.sky = Sky(folder)
         self.engine = create_engine(url)
         self.committed: dict[int, int] = {}
         create_table(url)

@@ -26,9 +26,12 @@ class Sky:
         """The time by the clock of one process, which is off by as much as the weather says."""
         return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._now().get(f"clock of {who}", 0.0))
 
-    def storage_fault(self) -> str | None:
-        """A fault for the next request, as often as the weather says."""
-        return random.choice(FAULTS) if random.random() < self._now().get("storage faults", 0.0) else None
+    def storage_fault_of(self, who: str) -> str | None:
+        """A fault for the next request: always for a process that is cut off, else as often as the weather says."""
+        now = self._now()
+        if now.get("cut off") == who:
+            return "timeout"
+        return random.choice(FAULTS) if random.random() < now.get("storage faults", 0.0) else None
 
     def _now(self) -> dict[str, Any]:
         return dict(json.loads(self._path.read_text())) if self._path.exists() else {}
@@ -37,9 +40,10 @@ class Sky:
 class StormyTransport(FaultyTransport):
     """A way to the storage that is as reliable as the sky."""
 
-    def __init__(self, sky: Sky) -> None:
+    def __init__(self, sky: Sky, who: str) -> None:
         super().__init__()
         self._sky = sky
+        self._who = who
 
     def next_fault(self) -> str | None:
-        return self._sky.storage_fault()
+        return self._sky.storage_fault_of(self._who)

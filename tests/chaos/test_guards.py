@@ -118,3 +118,25 @@ def test_a_handler_of_three_times_the_ttl_gets_through_beside_a_competitor(scene
     verdict = scene.verdict()
     assert bool(verdict.lost) is bool(without)
     assert verdict.concurrent == verdict.stale == []
+
+
+@removing("own_clock")
+def test_a_holder_that_cannot_reach_the_storage_stops_in_time(scene: Scene, without: str) -> None:
+    scene.write(1, 2, 3)
+    scene.start("hermit", hold=["handler"])
+    scene.start("successor", hold=["start", "handler"])
+    scene.wait_for(what="begin", who="hermit")
+    scene.sky.turn(**{"cut off": "hermit"})
+    scene.let_go("successor", "start")
+    scene.wait_for(what="begin", who="successor")
+    if without:
+        scene.wait_for(len(scene.seen(what="alive", who="hermit")) + 2, what="alive", who="hermit")
+    else:
+        scene.wait_for(what="told", who="hermit")
+    scene.let_go("successor", "handler")
+    scene.wait_for(what="committed", who="successor")
+    scene.let_go("hermit", "handler")
+
+    verdict = scene.verdict()
+    assert bool(verdict.concurrent) is bool(without)
+    assert verdict.lost == verdict.stale == []

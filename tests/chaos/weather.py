@@ -85,6 +85,14 @@ class Weather:
         self._sky.turn(**{"storage faults": 0.0})
         return ""
 
+    def cut_off(self) -> str:
+        """Leave one process without a way to the storage for longer than its lease lives, its rivals with one."""
+        who = self._somebody_at_work()
+        self._sky.turn(**{"cut off": who})
+        time.sleep(self._ttl * self._random.uniform(1.5, 2))
+        self._sky.turn(**{"cut off": None})
+        return who
+
     def postgres_restart(self) -> str:
         return self._restart("postgres", crash=self._random.random() < 0.5)
 
@@ -103,7 +111,8 @@ class Weather:
 
     def _deck(self) -> list[Callable[[], str]]:
         restarts = [self.postgres_restart, self.mariadb_restart, self.azurite_restart]
-        return [self.kill, self.kill, self.freeze, self.freeze, self.clock_jump, self.storage_faults, *restarts]
+        faults = [self.storage_faults, self.cut_off, self.clock_jump]
+        return [self.kill, self.kill, self.freeze, self.freeze, *faults, *restarts]
 
     def _strike(self, trouble: Callable[[], str], began: float) -> None:
         details = trouble()
@@ -123,4 +132,4 @@ class Weather:
         return begun[-1] if begun else anybody
 
     def _begun(self, poller: str) -> list[str]:
-        return [entry["who"] for entry in entries(self._folder, poller) if entry["what"] == "begin"]
+        return [entry["who"] for entry in entries(self._folder, poller, "begin")]

@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.poller import is_poison
 from tests.integration.traffic import Writer
+from tests.support.waiting import wait_for
 
 
 class StubbornWriter(Writer):
@@ -18,13 +19,15 @@ class StubbornWriter(Writer):
             with suppress(DBAPIError):
                 super().write()
             self._until.wait(0.1)
-        self._say_last_words()
+        wait_for(self._said_last_words, 60, "a writer cannot end")
 
-    def _say_last_words(self) -> None:
+    def _said_last_words(self) -> bool:
         """End with a good row: a poison row with nothing after it cannot be told from an outage."""
-        with self._engine.begin() as connection:
+        with suppress(DBAPIError), self._engine.connect() as connection:
             self._written = {}
-            self.insert_at_once(connection)
-            while any(map(is_poison, self._written.values())):
+            while all(map(is_poison, self._written.values())):
                 self.insert_at_once(connection)
-        self.committed |= self._written
+            connection.commit()
+            self.committed |= self._written
+            return True
+        return False
