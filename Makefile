@@ -13,7 +13,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak test-all check format bench docs up down env lock clean venv
+.PHONY: help demo test soak chaos test-all check format bench docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,9 @@ test: $(READY) ## Run every test against private PostgreSQL, MariaDB and Azurite
 
 soak: $(READY) ## Overlapping transactions against pollers for a minute each: nothing may be lost
 	@AZFDB_SOAK_SECONDS=60 $(SERVICES) run -- $(BIN)/python -m pytest -s -k "soak and nothing" tests/integration/test_late_commits_soak.py
+
+chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
+	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}
 
 test-all: ## Run the tests on every CPython from 3.11 to 3.13 that is found here
 	@set -e; for python in $$(tools/find-pythons); do \

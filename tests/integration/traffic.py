@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 import threading
 import time
@@ -38,17 +39,21 @@ class Writer(threading.Thread):
         self._random = random.Random(seed)
         self._engine = create_engine(url, pool_size=1)
         self._until = until
+        self._versions = itertools.count(1)
         self._written: dict[int, int] = {}
 
     def run(self) -> None:
-        kinds = [self.insert_at_once, self.insert_late, self.insert_in_savepoint, self.update]
         try:
-            with self._engine.connect() as connection:
-                while not self._until.is_set():
-                    self._one_transaction(connection, self._random.choice(kinds))
+            self.write()
         except BaseException as failure:  # noqa: BLE001 - reported by the test
             self.failure = failure
         self._engine.dispose()
+
+    def write(self) -> None:
+        kinds = [self.insert_at_once, self.insert_late, self.insert_in_savepoint, self.update]
+        with self._engine.connect() as connection:
+            while not self._until.is_set():
+                self._one_transaction(connection, self._random.choice(kinds))
 
     def _one_transaction(self, connection: Connection, work: Callable[[Connection], None]) -> None:
         self._written = {}
@@ -87,7 +92,7 @@ class Writer(threading.Thread):
         if not self.committed:
             return self.insert_at_once(connection)
         number = self._random.choice(list(self.committed))
-        version = self.committed[number] + 1
+        version = next(self._versions)
         stamp = self._stamp(connection)
         connection.execute(
             text("UPDATE changes SET version = :v, stamp = :s WHERE id = :i"), {"v": version, "s": stamp, "i": number}
@@ -109,18 +114,19 @@ class Writer(threading.Thread):
         return dt.datetime.now(dt.UTC) if source == "client" else clock
 
     def _insert(self, connection: Connection, stamp: dt.datetime, number: int | None = None) -> None:
-        values: dict[str, Any] = {"s": stamp}
+        version = next(self._versions)
+        values: dict[str, Any] = {"v": version, "s": stamp}
         if number is not None:
-            statement = "INSERT INTO changes (id, version, stamp) VALUES (:i, 1, :s)"
+            statement = "INSERT INTO changes (id, version, stamp) VALUES (:i, :v, :s)"
             values["i"] = number
         else:
-            statement = "INSERT INTO changes (version, stamp) VALUES (1, :s)"
+            statement = "INSERT INTO changes (version, stamp) VALUES (:v, :s)"
         if connection.dialect.name == "postgresql":
             number = connection.execute(text(f"{statement} RETURNING id"), values).scalar_one()
         else:
             number = connection.execute(text(statement), values).lastrowid
         assert number is not None
-        self._written[number] = 1
+        self._written[number] = version
 
 
 class Poller(threading.Thread):

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from tools.services.azurite import Azurite
 from tools.services.mariadb import MariaDb
@@ -26,6 +27,8 @@ ROOT = CHECKOUT / ".services"
 SERVERS: tuple[type[Server], ...] = (Postgres, MariaDb, Azurite)
 ATTEMPTS = 3  # a free port can be taken by somebody else before the server has it
 PATIENCE = 120.0
+
+S = TypeVar("S", bound=Server)
 
 
 @contextlib.contextmanager
@@ -81,8 +84,8 @@ class Instance:
     def start(self) -> None:
         """Start all servers side by side; when one fails, the caller stops the others."""
         with ThreadPoolExecutor() as pool:
-            for settings in pool.map(self._start_one, SERVERS):
-                self._settings |= settings
+            for server, _ in pool.map(self.start_one, SERVERS):
+                self._settings |= server.settings()
         self._write()
 
     def stop(self) -> None:
@@ -94,19 +97,29 @@ class Instance:
             shutil.rmtree(link.resolve(), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start_one(self, kind: type[Server]) -> dict[str, str]:
+    def start_one(self, kind: type[S]) -> tuple[S, Process]:
+        """Start a new server of this kind."""
         for attempt in range(ATTEMPTS):
             server = kind(self.folder / f"{kind.name}-{attempt}")
             server.folder.mkdir()
             server.prepare()
-            if self._becomes_ready(server, self._launch(server)):
-                return server.settings()
+            process = self.launch(server)
+            if process:
+                return server, process
             print(f"{kind.name} did not start:\n{server.log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
         raise RuntimeError(f"{kind.name} did not start in {ATTEMPTS} attempts")
 
-    def _launch(self, server: Server) -> subprocess.Popen[bytes]:
+    def launch(self, server: Server) -> Process | None:
+        """Start a prepared server, for the first time or again; None when it does not become ready."""
+        child = self._spawn(server)
+        process = Process(server.name, child.pid, start_time(child.pid) or 0, server.stop_signal)
+        self._note(process)
+        return process if self._becomes_ready(server, child) else None
+
+    @staticmethod
+    def _spawn(server: Server) -> subprocess.Popen[bytes]:
         with server.log.open("wb") as log:
-            child = subprocess.Popen(
+            return subprocess.Popen(
                 server.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -116,8 +129,6 @@ class Instance:
                 user=server.user,
                 cwd="/",
             )
-        self._note(Process(server.name, child.pid, start_time(child.pid) or 0, server.stop_signal))
-        return child
 
     @staticmethod
     def _becomes_ready(server: Server, child: subprocess.Popen[bytes]) -> bool:

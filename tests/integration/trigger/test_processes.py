@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from azure_functions_db import FileStateStore
+from tests.support.waiting import wait_for
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -53,14 +54,6 @@ def final_states(url: str) -> set[str]:
         found = {f"{row.id}:{row.version}" for row in connection.execute(text("SELECT id, version FROM orders"))}
     engine.dispose()
     return found
-
-
-def wait_for(condition: object, seconds: float, what: str) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.mark.timeout(180)

@@ -5,58 +5,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import requests
-from azure.core.exceptions import ServiceRequestTimeoutError, ServiceResponseError
-from azure.core.pipeline.transport import RequestsTransport, RequestsTransportResponse
 from azure.storage.blob import ContainerClient
 
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.state.blob import BlobCheckpointStore
 from azure_functions_db.trigger.poll import PollTrigger
+from tests.support.storage import FAULTS, PlannedFaults
 from tests.unit.trigger.poller import Collected, ListSource, run
 
 if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
-
-FAULTS = ["error", "timeout", "reply lost", "refused"]
-
-
-class FaultyTransport(RequestsTransport):  # type: ignore[misc]
-    """Sends requests, except for those whose turn it is to fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = 0
-        self.fault = ""
-        self.failing = range(0)
-
-    def plan(self, fault: str, failing: range) -> None:
-        self.requests, self.fault, self.failing = 0, fault, failing
-
-    def send(self, request: Any, **options: Any) -> Any:
-        self.requests += 1
-        if self.requests not in self.failing:
-            return super().send(request, **options)
-        match self.fault:
-            case "error":
-                return _answer(request, 500, "InternalError")
-            case "refused":
-                return _answer(request, 412, "ConditionNotMet")
-            case "timeout":
-                raise ServiceRequestTimeoutError("timed out")
-            case _:
-                super().send(request, **options)
-                raise ServiceResponseError("connection reset")
-
-
-def _answer(request: Any, status: int, code: str) -> RequestsTransportResponse:
-    response = requests.Response()
-    response.status_code, response.raw, response._content = status, None, b""
-    response.headers["x-ms-error-code"] = code
-    return RequestsTransportResponse(request, response)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +34,7 @@ class Scene:
 
     def __init__(self, azurite: str, container: str) -> None:
         self.name = uuid.uuid4().hex
-        self.transport = FaultyTransport()
+        self.transport = PlannedFaults()
         self.source = ListSource(25)
         self.collected, self.intruder = Collected(), Collected()
         self.held_back = 0

@@ -1,0 +1,194 @@
+"""A process that polls until it is told to stop or killed, and writes down what happens in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from azure.storage.blob import ContainerClient, LinearRetry
+
+from azure_functions_db import BlobCheckpointStore, PollTrigger, SqlAlchemySource, SqlStateStore
+from azure_functions_db.core.errors import DbError
+from azure_functions_db.quarantine import FileQuarantine
+from azure_functions_db.state.store import DocumentStateStore
+from tests.chaos.guards import GUARDS
+from tests.chaos.record import Gates, Record
+from tests.chaos.sky import Sky, StormyTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from azure_functions_db import PollContext, RowChange
+    from azure_functions_db.core.types import Checkpoint, Glance, QuarantinedRow
+
+SLICE = 0.02
+POISON_EVERY = 150
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a poller process is to do; travels as JSON."""
+
+    folder: str
+    poller: str
+    who: str
+    url: str
+    ttl: float
+    storage: str | None = None
+    """The connection string of blob storage; without one the state is kept in the polled database."""
+    container: str = ""
+    longest_work: float = 0.0
+    overtime: float = 0.0
+    """How often a call takes three times the ttl, from 0 to 1."""
+    without: str = ""
+    """The guard to do without."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "tests.chaos.poller", json.dumps(asdict(self))]
+
+
+def is_poison(version: int) -> bool:
+    """Tell whether no handler can digest this version of a row."""
+    return version % POISON_EVERY == 0
+
+
+class Recorded(DocumentStateStore):
+    """Writes down under which token the lease was taken and checkpoints were committed."""
+
+    record: Record
+    gates: Gates
+
+    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
+        self.gates.wait("take", self.record)
+        lease_id = super().take_lease(glance, ttl_seconds)
+        self._note("took", lease_id, glance.checkpoint)
+        return lease_id
+
+    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        self.gates.wait("commit", self.record)
+        super().commit_checkpoint(poller_name, checkpoint, lease_id)
+        self._note("committed", lease_id, checkpoint)
+
+    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        self.gates.wait("commit", self.record)
+        super().commit_and_release(poller_name, checkpoint, lease_id)
+        self._note("committed", lease_id, checkpoint)
+
+    def _note(self, what: str, lease_id: str, checkpoint: Checkpoint) -> None:
+        self.record(what, token=int(lease_id.rpartition(":")[2]), cursor=checkpoint.get("cursor"))
+
+
+class RecordedBlobStore(Recorded, BlobCheckpointStore):
+    """State in blob storage, on the record."""
+
+
+class RecordedSqlStore(Recorded, SqlStateStore):
+    """State in the polled database, on the record."""
+
+
+class GatedQuarantine(FileQuarantine):
+    """A sink in front of which a process can be held."""
+
+    def __init__(self, folder: Path, record: Record, gates: Gates) -> None:
+        super().__init__(folder)
+        self._record = record
+        self._gates = gates
+
+    def put(self, rows: Sequence[QuarantinedRow]) -> None:
+        self._gates.wait("sink", self._record)
+        super().put(rows)
+
+
+class Handler:
+    """Works for a while, asks again and again whether the lease is lost, and stops when it is."""
+
+    def __init__(self, task: Task, record: Record, gates: Gates) -> None:
+        self._task = task
+        self._record = record
+        self._gates = gates
+
+    def __call__(self, events: list[RowChange], context: PollContext) -> None:
+        rows = [(event.pk["id"], (event.after or {})["version"]) for event in events]
+        if any(is_poison(version) for _, version in rows):
+            raise ValueError("a poison row")
+        call, until = uuid.uuid4().hex, time.monotonic() + self._duration()
+        if self._is_ours("begin", context, call=call, rows=rows):
+            while time.monotonic() < until or self._gates.is_closed("handler"):
+                time.sleep(SLICE)
+                if not self._is_ours("alive", context, call=call):
+                    return
+            self._record("end", call=call)
+
+    def _is_ours(self, what: str, context: PollContext, **facts: Any) -> bool:
+        """Ask; the moment is the one before the question, see `judge`."""
+        at = time.monotonic_ns()
+        lost = context.lease_lost.is_set()
+        self._record("told" if lost else what, at=at, **facts)
+        return not lost
+
+    def _duration(self) -> float:
+        if random.random() < self._task.overtime:
+            return 3 * self._task.ttl
+        return random.uniform(0, self._task.longest_work)
+
+
+def store_of(task: Task, sky: Sky) -> Recorded:
+    clock = partial(sky.clock_of, task.who)
+    if task.storage is None:
+        return RecordedSqlStore(url=task.url, app_name="chaos", clock=clock)
+    client = ContainerClient.from_connection_string(
+        task.storage,
+        task.container,
+        transport=StormyTransport(sky, task.who),
+        retry_policy=LinearRetry(backoff=0, retry_total=1, random_jitter_range=0),
+        connection_timeout=2,
+        read_timeout=2,
+    )
+    return RecordedBlobStore(container_client=client, app_name="chaos", clock=clock)
+
+
+def trigger_of(task: Task, record: Record, gates: Gates) -> PollTrigger:
+    folder = Path(task.folder)
+    sky = Sky(folder)
+    store = store_of(task, sky)
+    store.record, store.gates = record, gates
+    return PollTrigger(
+        name=task.poller,
+        source=SqlAlchemySource(
+            url=task.url, table="changes", cursor_column="stamp", pk_columns=["id"], name=task.poller
+        ),
+        checkpoint_store=store,
+        batch_size=50,
+        max_batches_per_tick=3,
+        lease_ttl_seconds=task.ttl,
+        quarantine=GatedQuarantine(folder / "quarantine", record, gates),
+        max_attempts=2,
+        now=partial(sky.clock_of, task.who),
+    )
+
+
+def main(task: Task) -> None:
+    if task.without:
+        GUARDS[task.without]()
+    record, gates = Record(Path(task.folder), task.poller, task.who), Gates(Path(task.folder), task.who)
+    trigger, handler = trigger_of(task, record, gates), Handler(task, record, gates)
+    parent = os.getppid()
+    gates.wait("start", record)
+    while os.getppid() == parent and not (Path(task.folder) / "stop").exists():
+        try:
+            record("ticked", handled=trigger.run(timer=None, handler=handler))
+        except DbError as error:
+            record("failed", error=type(error).__name__)
+        time.sleep(SLICE)
+
+
+if __name__ == "__main__":
+    main(Task(**json.loads(sys.argv[1])))

@@ -1,0 +1,179 @@
+"""The chaos suite: pollers and writers on real servers, in bad weather, judged by what arrived.
+
+Run as a program: `python -m tests.chaos.storm SECONDS SEED [GUARD]`, the guard being one to do without.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from azure.storage.blob import ContainerClient
+from sqlalchemy import create_engine, make_url, text
+
+from tests.chaos.fleet import Fleet
+from tests.chaos.judge import Verdict, judged
+from tests.chaos.poller import Task
+from tests.chaos.record import entries
+from tests.chaos.scene import quarantined
+from tests.chaos.servers import private_servers
+from tests.chaos.weather import Weather
+from tests.chaos.writer import StubbornWriter
+from tests.conftest import execute
+from tests.integration.traffic import create_table
+
+if TYPE_CHECKING:
+    from tests.chaos.servers import Servers
+
+TTL = 1.5
+POLLERS = ("postgres", "mariadb")
+CONTAINER = "chaos"
+LONGEST_DRAIN = 90.0
+
+
+class Storm:
+    """Two pollers of two processes each, two writers for each, and the weather."""
+
+    def __init__(self, folder: Path, servers: Servers, seed: int, without: str) -> None:
+        self._folder = folder
+        self._without = without
+        self._storage = servers.settings["AZFDB_TEST_AZURITE"]
+        self._urls = {poller: new_database(servers.settings[f"AZFDB_TEST_{poller.upper()}_URL"]) for poller in POLLERS}
+        self._enough = threading.Event()
+        self._writers = {
+            poller: [StubbornWriter(self._urls[poller], seed + number, self._enough) for number in range(2)]
+            for poller in POLLERS
+        }
+        self.fleet = Fleet(folder)
+        self.weather = Weather(seed, TTL, self.fleet, servers, folder)
+
+    def rage(self, seconds: float) -> None:
+        with ContainerClient.from_connection_string(self._storage, CONTAINER) as client:
+            client.create_container()
+        for poller in POLLERS:
+            create_table(self._urls[poller])
+            for number in (1, 2):
+                self.fleet.start(self._task(poller, number))
+            for writer in self._writers[poller]:
+                writer.start()
+        self.weather.rage(seconds)
+
+    def settle(self) -> None:
+        """Clear the sky, let the writers finish and the pollers catch up."""
+        self.weather.clear_up()
+        self._enough.set()
+        for writer in self._all_writers():
+            writer.join(60)
+        deadline = time.monotonic() + LONGEST_DRAIN
+        while any(verdict.lost for verdict in self.verdicts().values()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        self.fleet.dismiss()
+
+    def verdicts(self) -> dict[str, Verdict]:
+        return {
+            poller: judged(entries(self._folder, poller), rows_in(url), quarantined(self._folder, poller))
+            for poller, url in self._urls.items()
+        }
+
+    def complaints(self) -> list[str]:
+        """Whatever should not have happened, to the pollers or to the ground they stand on."""
+        found = [f"{poller}: {each}" for poller, verdict in self.verdicts().items() for each in verdict.complaints]
+        found += [f"a writer failed: {writer.failure!r}" for writer in self._all_writers() if writer.failure]
+        found += [f"too short for any {trouble}" for trouble in self.weather.missing()]
+        return found + self.fleet.deaths + self._vanished()
+
+    def report(self) -> str:
+        lines = [
+            f"{poller}: {len(rows_in(self._urls[poller]))} rows, {verdict}"
+            for poller, verdict in self.verdicts().items()
+        ]
+        lines += [f"{poller}: {self._told(poller)}" for poller in POLLERS]
+        return "\n".join([*lines, f"weather: {dict(self.weather.seen)}"])
+
+    def _vanished(self) -> list[str]:
+        """Rows that a server acknowledged and does not have: then nothing can be judged."""
+        return [
+            f"{poller} itself lost version {version} of row {number}"
+            for poller in POLLERS
+            for present in [rows_in(self._urls[poller])]
+            for writer in self._writers[poller]
+            for number, version in writer.committed.items()
+            if present.get(number, 0) < version
+        ]
+
+    def _told(self, poller: str) -> str:
+        journal = entries(self._folder, poller)
+        takes = [entry["who"] for entry in journal if entry["what"] == "took"]
+        handovers = sum(before != after for before, after in pairwise(takes))
+        failures = Counter(entry["error"] for entry in journal if entry["what"] == "failed")
+        told = sum(entry["what"] == "told" for entry in journal)
+        aside = len(list(quarantined(self._folder, poller)))
+        counts = f"{len(takes)} leases, {handovers} handovers, {told} told of a loss, {aside} quarantined"
+        return f"{counts}, failed ticks {dict(failures)}"
+
+    def _task(self, poller: str, number: int) -> Task:
+        return Task(
+            folder=str(self._folder),
+            poller=poller,
+            who=f"{poller}-{number}",
+            url=self._urls[poller],
+            ttl=TTL,
+            storage=self._storage if poller == "postgres" else None,
+            container=CONTAINER,
+            longest_work=0.15,
+            overtime=0.02,
+            without=self._without,
+        )
+
+    def _all_writers(self) -> list[StubbornWriter]:
+        return [writer for writers in self._writers.values() for writer in writers]
+
+
+def new_database(server: str) -> str:
+    url = make_url(server)
+    execute(url, "CREATE DATABASE chaos")
+    return url.set(database="chaos").render_as_string(hide_password=False)
+
+
+def rows_in(url: str) -> dict[int, int]:
+    """The newest version of every row, as the database has it."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = {row.id: row.version for row in connection.execute(text("SELECT id, version FROM changes"))}
+    engine.dispose()
+    return found
+
+
+def main(seconds: float, seed: int, without: str = "") -> int:
+    print(f"chaos for {seconds:g} s with seed {seed}", flush=True)  # noqa: T201 - its report
+    folder = Path(tempfile.mkdtemp(prefix="azfdb-chaos-"))
+    with ExitStack() as ending:
+        storm = Storm(folder, ending.enter_context(private_servers()), seed, without)
+        ending.callback(storm.weather.close)
+        ending.callback(storm.fleet.abandon)
+        storm.rage(seconds)
+        storm.settle()
+        complaints = storm.complaints()
+        print("\n".join([storm.report(), *complaints[:50]]), flush=True)  # noqa: T201 - its report
+    if complaints:
+        print(f"{len(complaints)} complaints; the journals are in {folder}", flush=True)  # noqa: T201 - its report
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, lambda number, _: sys.exit(128 + number)
+        )  # servers and pollers are stopped on the way out
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
