@@ -58,7 +58,7 @@ class RecordNormalizer:
         column = self._cursor_column
         cursors = [record[column] for record in records]
         keys, operations = self._keys_of(records), self._operations_of(records)
-        identities = Identities(source, lambda: zip(operations, cursors, keys, strict=False))
+        identities = Identities(source, operations, cursors, keys)
         # The hottest loop of the library: whatever can be shared is, and no call is made per record.
         events: list[Any] = []
         for index, record in enumerate(records):
