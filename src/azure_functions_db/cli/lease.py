@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from azure_functions_db.cli.commands import PLAIN
 from azure_functions_db.cli.options import (
     BACKUPS,
     AppName,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from azure_functions_db.state.reset import StateChange
     from azure_functions_db.state.store import DocumentStateStore
 
-lease = typer.Typer(name="lease", help="Act on a poller's lease.", no_args_is_help=True)
+lease = typer.Typer(name="lease", add_completion=False, **PLAIN)
 
 
 @lease.callback()

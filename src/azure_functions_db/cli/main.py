@@ -1,4 +1,4 @@
-"""The `azfdb` command: one file per command, each importing what it needs when it is called."""
+"""The `azfdb` command: one file per command, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -9,33 +9,12 @@ try:
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
-from azure_functions_db.cli.backfill import backfill
-from azure_functions_db.cli.clone import clone
-from azure_functions_db.cli.demo import demo
-from azure_functions_db.cli.doctor import doctor
+from azure_functions_db.cli.commands import PLAIN, Commands
 from azure_functions_db.cli.exits import Exit, exit_of
-from azure_functions_db.cli.export import export
-from azure_functions_db.cli.inspect import inspect
-from azure_functions_db.cli.lease import lease
 from azure_functions_db.cli.output import complain
-from azure_functions_db.cli.quarantine import quarantine
-from azure_functions_db.cli.reset import reset
-from azure_functions_db.cli.run import run
-from azure_functions_db.cli.status import status
-from azure_functions_db.cli.tail import tail
-from azure_functions_db.cli.verify import verify
 from azure_functions_db.core.errors import DbError
 
-app = typer.Typer(
-    name="azfdb",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: importing rich would double the time it takes
-)
-for command in (demo, run, status, inspect, doctor, tail, reset, clone, export, backfill, verify):
-    app.command()(command)
-app.add_typer(lease)
-app.add_typer(quarantine)
+app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)
 
 
 @app.callback()

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from azure_functions_db.cli.commands import PLAIN
 from azure_functions_db.cli.options import BACKUPS, AppPlace, AsJson, BackupFolder, Yes
 
 if TYPE_CHECKING:
     from azure_functions_db.cli.entries import Entry
     from azure_functions_db.core.types import QuarantinedRow
 
-quarantine = typer.Typer(name="quarantine", no_args_is_help=True)
+quarantine = typer.Typer(name="quarantine", add_completion=False, **PLAIN)
 
 Poller = Annotated[str | None, typer.Option("--poller", metavar="NAME", help="Rows of this poller only.")]
 Error = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Rows of this kind of error only.")]

@@ -1,0 +1,29 @@
+"""The list of commands, which is written down, and the commands themselves."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from azure_functions_db.cli.commands import SUMMARIES
+from azure_functions_db.cli.main import app
+
+RUNNER = CliRunner()
+
+
+def test_the_help_lists_every_command() -> None:
+    shown = RUNNER.invoke(app, ["--help"], prog_name="azfdb").output
+    for name, summary in SUMMARIES.items():
+        assert f"{name} " in shown
+        assert summary in shown
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_listed_command_is_there(name: str) -> None:
+    shown = RUNNER.invoke(app, [name, "--help"], prog_name="azfdb")
+    assert shown.exit_code == 0
+    assert shown.output.startswith(f"Usage: azfdb {name} ")
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert RUNNER.invoke(app, ["nosuch"]).exit_code == 2
