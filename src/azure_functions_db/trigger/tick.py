@@ -65,12 +65,16 @@ class Tick:
         with self._told(), self._cleared_up():
             position = self._approach()
             while position is not None:
-                batch = self._fetch(position)
-                if batch is None or not self._hold():
-                    break
-                Delivery(self, batch).run()
-                position = self._go_on_after(batch)
+                position = self._step(position)
         return self._handled
+
+    def _step(self, position: Checkpoint) -> Checkpoint | None:
+        """Take one batch from the source to its commit; a batch is let go of before the next one is read."""
+        batch = self._fetch(position)
+        if batch is None or not self._hold():
+            return None
+        Delivery(self, batch).run()
+        return self._go_on_after(batch)
 
     def cancel(self) -> None:
         """End the tick without a further commit; callable from any thread."""
