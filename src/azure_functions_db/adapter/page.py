@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
-from azure_functions_db.adapter.wire import binary_results, is_same_in_binary
+from azure_functions_db.adapter.wire import is_same_in_binary, is_short, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
 
     from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.adapter.wire import Wording
 
 # A share of a partitioned source is looked for in this many chunks before a fetch returns what it has.
 _CHUNKS = 8
@@ -81,17 +82,32 @@ def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
         parameters |= plan.bounded(bound)
+    worded = plan.worded(statement, count) if is_short(connection) else None
+    if worded is None:
+        return _through_sqlalchemy(connection, statement, parameters)
+    return _straight(connection, plan, worded, parameters)
+
+
+def _straight(
+    connection: Connection, plan: Plan, worded: Wording, parameters: dict[str, Any]
+) -> tuple[Header, Sequence[Any]]:
     if plan.reads_binary:
-        with binary_results(connection):
-            header, rows = _fetched(connection, statement, parameters)
-        if is_same_in_binary(connection.dialect, header):
+        header, rows = _worded_rows(connection, worded, parameters, binary=True)
+        if is_same_in_binary(connection.dialect, header.codes):
             return header, rows
-    header, rows = _fetched(connection, statement, parameters)
-    plan.reads_binary = is_same_in_binary(connection.dialect, header)
+    header, rows = _worded_rows(connection, worded, parameters, binary=False)
+    plan.reads_binary = is_same_in_binary(connection.dialect, header.codes)
     return header, rows
 
 
-def _fetched(
+def _worded_rows(
+    connection: Connection, worded: Wording, parameters: dict[str, Any], *, binary: bool
+) -> tuple[Header, Sequence[Any]]:
+    description, rows = rows_of(connection, worded, parameters, binary=binary)
+    return header_of(connection.dialect, description), rows
+
+
+def _through_sqlalchemy(
     connection: Connection, statement: Select[Any], parameters: dict[str, Any]
 ) -> tuple[Header, Sequence[Any]]:
     with connection.execute(statement, parameters) as result, _driver_errors(connection):

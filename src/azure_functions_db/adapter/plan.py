@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.adapter import keyset, values
 from azure_functions_db.adapter.rows import row_builder
 from azure_functions_db.adapter.shape import bound_text
+from azure_functions_db.adapter.wire import wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.adapter.definition import Definition
     from azure_functions_db.adapter.shape import Header, Shape
+    from azure_functions_db.adapter.wire import Wording
     from azure_functions_db.core.types import RawRecord
 
 BOUND = "azfdb_bound"
@@ -46,6 +48,7 @@ class Plan:
         self.end: Any = None
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
         self._statements: dict[tuple[Any, ...], Select[Any]] = {}
+        self._wordings: dict[tuple[Select[Any], int], Wording | None] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
     @property
@@ -79,6 +82,12 @@ class Plan:
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
             self._statements[key] = signed(page.order_by(*self.order).limit(limit))
         return self._statements[key]
+
+    def worded(self, page: Select[Any], limit: int) -> Wording | None:
+        """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
+        if (page, limit) not in self._wordings:
+            self._wordings[page, limit] = wording(page, self.dialect, {LIMIT: limit})
+        return self._wordings[page, limit]
 
     def newest(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest cursor after a position, filters left aside.
