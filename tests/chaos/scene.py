@@ -18,7 +18,7 @@ from tests.integration.traffic import create_table
 from tests.support.waiting import wait_for
 
 POLLER = "scene"
-TTL = 1.5
+TTL = 1.0
 PATIENCE = 60
 
 

@@ -1,4 +1,4 @@
-"""For each guard: the fault it is there for, with and without it. Without it the judge must find fault."""
+"""For each guard: the fault it is there for, with and without it. Without it the judge must complain."""
 
 from __future__ import annotations
 
@@ -139,4 +139,19 @@ def test_a_holder_that_cannot_reach_the_storage_stops_in_time(scene: Scene, with
 
     verdict = scene.verdict()
     assert bool(verdict.concurrent) is bool(without)
+    assert verdict.lost == verdict.stale == []
+
+
+@pytest.mark.parametrize("without", [""])
+def test_a_clock_far_beyond_the_margin_can_steal_a_lease_but_loses_nothing(scene: Scene) -> None:
+    scene.write(1, 2, 3)
+    scene.sky.turn(**{"clock of hasty": 3600})
+    scene.start("steady", hold=["handler"])
+    scene.start("hasty", hold=["start"])
+    scene.wait_for(what="begin", who="steady")
+    scene.let_go("hasty", "start")
+    scene.wait_for(what="committed", who="hasty")
+    scene.wait_for(what="told", who="steady")
+
+    verdict = scene.verdict()
     assert verdict.lost == verdict.stale == []

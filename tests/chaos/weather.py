@@ -86,8 +86,11 @@ class Weather:
         return ""
 
     def cut_off(self) -> str:
-        """Leave one process without a way to the storage for longer than its lease lives, its rivals with one."""
-        who = self._somebody_at_work()
+        """Keep one process from the storage for longer than its lease lives, and its rival not.
+
+        Only PostgreSQL's poller keeps its state there.
+        """
+        who = self._at_work_for("postgres")
         self._sky.turn(**{"cut off": who})
         time.sleep(self._ttl * self._random.uniform(1.5, 2))
         self._sky.turn(**{"cut off": None})
@@ -122,14 +125,15 @@ class Weather:
         time.sleep(self._random.uniform(0.1, 0.5))
 
     def _somebody_at_work(self) -> str:
-        """Choose a poller, and wait a moment for one of its processes to begin with a batch."""
-        anybody = self._random.choice(self._fleet.names)
-        poller = anybody.rpartition("-")[0]
+        return self._at_work_for(self._random.choice(self._fleet.names).rpartition("-")[0])
+
+    def _at_work_for(self, poller: str) -> str:
+        """Wait a moment for one of a poller's processes to begin with a batch."""
         before = len(self._begun(poller))
         deadline = time.monotonic() + self._ttl
         while len(begun := self._begun(poller)) == before and time.monotonic() < deadline:
             time.sleep(0.02)
-        return begun[-1] if begun else anybody
+        return begun[-1] if begun else f"{poller}-1"
 
     def _begun(self, poller: str) -> list[str]:
         return [entry["who"] for entry in entries(self._folder, poller, "begin")]
