@@ -2,7 +2,7 @@
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor

@@ -122,3 +122,12 @@ def functions_runtime() -> Path:
     if not folder.is_dir():
         pytest.fail(f"{folder} is missing: run `make venv`", pytrace=False)
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests on MariaDB take turns: a running transaction anywhere on its server holds every poller back."""
+    for item in items:
+        names = [item.nodeid, *getattr(item, "fixturenames", ())]
+        if any("mariadb" in name.lower() for name in names):
+            item.add_marker(pytest.mark.xdist_group("mariadb"))

@@ -293,15 +293,15 @@ class SqlAlchemySource:
         if not page.rows:
             return []
         with reading(self.name):
-            if not self._current_plan().fits(page.header):
+            if not self._used_plan.fits(page.header):
                 self._shape_changed()
-            return self._current_plan().records(page.header, page.rows)
+            return self._used_plan.records(page.header, page.rows)
 
     def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""
         written = checkpoint.get("cursor")
         if start != end or (written is None and self._definition.start_at == "now"):
-            return checkpoint_after(self._current_plan(), end)
+            return checkpoint_after(self._used_plan, end)
         return {} if written is None else {"cursor": written}
 
     def _page(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
@@ -351,6 +351,11 @@ class SqlAlchemySource:
             if engine.dialect.name == "postgresql" and "isolation_level" not in self._config.engine_kwargs:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
+
+    @property
+    def _used_plan(self) -> Plan:
+        """The plan that the page at hand was read by."""
+        return self._plan or self._current_plan()
 
     def _current_plan(self) -> Plan:
         engine = self._engine()

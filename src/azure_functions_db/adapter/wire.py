@@ -50,6 +50,8 @@ def wording(statement: Select[Any], dialect: Dialect, limit: Mapping[str, int]) 
 def rows_of(connection: Connection, worded: Wording, parameters: Mapping[str, Any], *, binary: bool) -> Any:
     """Execute on the driver's own connection; return the description of the result and its rows."""
     options = {"binary": True} if binary else {}
+    if connection.dialect.driver == "pymysql" and not connection.in_transaction():
+        connection.begin()  # the driver would open one without SQLAlchemy's knowing
     with driver_errors(connection):
         cursor: Any = connection.connection.cursor(**options)
         try:
@@ -60,9 +62,9 @@ def rows_of(connection: Connection, worded: Wording, parameters: Mapping[str, An
 
 
 def is_short(connection: Connection) -> bool:
-    """Tell whether a read on this connection may take the short way: it must open no transaction."""
+    """Tell whether a read on this connection may take the short way: no transaction may open unnoticed."""
     match connection.dialect.driver:
-        case "pysqlite":
+        case "pysqlite" | "pymysql":
             return takes_single_statements(connection.engine)
         case "psycopg":
             driver: Any = connection.connection.dbapi_connection

@@ -188,7 +188,8 @@ def _texts(values: Sequence[Any]) -> Iterable[object]:
     """Return what `_text` makes of each value, quicker where they are all of a common kind."""
     kinds = set(map(type, values))
     if kinds == {dt.datetime}:
-        return [(value - _EPOCHS[value.tzinfo]) // _MICROSECOND for value in values]
+        spans = [value - _EPOCHS[value.tzinfo] for value in values]
+        return [(span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds for span in spans]
     return map(repr if kinds <= _PLAIN else _text, values)
 
 
