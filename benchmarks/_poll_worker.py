@@ -37,7 +37,14 @@ class InMemory:
 def read_everything(events: list[Any]) -> None:
     """The handler: look at every attribute of every event."""
     for event in events:
-        _ = (event.event_id, event.op, event.source, event.cursor, event.pk, event.before, event.after, event.metadata)
+        event.event_id
+        event.op
+        event.source
+        event.cursor
+        event.pk
+        event.before
+        event.after
+        event.metadata
 
 
 class Drain:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.single import driver_errors, takes_single_statements
+from azure_functions_db.core.single import driver_errors, leave_transactions, takes_single_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def rows_of(connection: Connection, worded: Wording, parameters: Mapping[str, An
     """Execute on the driver's own connection; return the description of the result and its rows."""
     options = {"binary": True} if binary else {}
     if connection.dialect.driver == "pymysql" and not connection.in_transaction():
-        connection.begin()  # the driver would open one without SQLAlchemy's knowing
+        leave_transactions(connection)  # or the driver would open one without SQLAlchemy's knowing
     with driver_errors(connection):
         cursor: Any = connection.connection.cursor(**options)
         try:

@@ -81,6 +81,11 @@ def takes_single_statements(engine: Engine) -> bool:
     return engine in _prepared and not watched
 
 
+def leave_transactions(connection: Connection) -> None:
+    """Let what the driver's own connection executes next be committed at once, until SQLAlchemy begins again."""
+    _SWITCHES[connection.dialect.driver](connection.connection.dbapi_connection, True)
+
+
 def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
     """Run one statement, which is committed at once, and take what its cursor has.
 
