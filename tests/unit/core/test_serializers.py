@@ -27,9 +27,8 @@ def unfolded(value: Any) -> Any:
     return value.replace(fold=0)
 
 
-offsets = st.timedeltas(
-    min_value=dt.timedelta(hours=-23, minutes=-59), max_value=dt.timedelta(hours=23, minutes=59)
-).map(dt.timezone)
+# Whole seconds, as every zone has them: Python's own reader takes an offset below a second for none.
+offsets = st.integers(-86_340, 86_340).map(lambda seconds: dt.timezone(dt.timedelta(seconds=seconds)))
 parts = st.one_of(
     st.text(),
     st.integers(),
