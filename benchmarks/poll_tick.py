@@ -17,12 +17,12 @@ from typing import Any
 
 from _poll_worker import Drain, InMemory, read_everything
 from _rows import PAGE, driver_pages, fill
-from common import databases, report
+from common import databases, report, report_turns
 from sqlalchemy import Engine, create_engine
 
 from azure_functions_db import PollTrigger, SqlAlchemySource
 
-BATCHES, ROUNDS = 20, 9
+BATCHES, ROUNDS = 20, 30
 TARGETS = {"postgres": 2.5, "mariadb": 1.4, "sqlite": 3.5}
 MILLION = 1_000_000
 
@@ -42,14 +42,15 @@ def side_by_side(kind: str, url: str) -> None:
     engine = create_engine(url)
     fill(engine, BATCHES * PAGE)
     poller = Drain(url, BATCHES)
+    poller.tick()
     ours, baseline = [], []
     for _ in range(ROUNDS):
         ours.append(poller.tick())
         baseline.append(floor(engine))
-    report("tick", f"{kind}, beside the driver", _median(ours), _median(baseline), target=TARGETS[kind])
+    report_turns("tick", f"{kind}, beside the driver", ours, baseline, target=TARGETS[kind])
     rival = _rival(url)
     if rival:
-        report("tick", f"{kind}, beside 0.8.3", _median(ours), _median(rival))
+        report("tick", f"{kind}, beside 0.8.3", statistics.median(ours), statistics.median(rival[1:]))
     engine.dispose()
 
 
@@ -65,20 +66,17 @@ def _rival(url: str) -> list[float]:
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _median(times: list[float]) -> float:
-    return statistics.median(times[1:] or times)
-
-
 def far_from_the_start(kind: str, url: str) -> None:
     """A batch after 990,000 rows beside the first one."""
     late = {"cursor": ["2026-01-01T00:16:30" + ("+00:00" if kind == "postgres" else ""), 990_000]}
     early = {"cursor": ["2026-01-01T00:00:00.001" + ("+00:00" if kind == "postgres" else ""), 1]}
     poller = Drain(url, 1)
+    poller.tick(late)
     far, near = [], []
-    for _ in range(15):
+    for _ in range(ROUNDS):
         far.append(poller.tick(late))
         near.append(poller.tick(early))
-    report("tick", f"{kind}, row 990,000 beside row 1", _median(far), _median(near), target=1.3)
+    report_turns("tick", f"{kind}, row 990,000 beside row 1", far, near, target=1.3)
 
 
 def resident_mib() -> float:

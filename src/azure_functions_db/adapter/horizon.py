@@ -15,7 +15,7 @@ from azure_functions_db.core.errors import SourceConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Select
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.adapter.generations import Transaction
@@ -135,14 +135,19 @@ class DrainingWatch(Watch):
                 transaction.user,
             )
 
-    def _newest(self, connection: Connection, plan: Plan, start: Position) -> tuple[Any, dict[str, Any]]:
-        """Return the statement for the newest cursor value and its parameters."""
+    def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
+        """Return the newest cursor value after a position, and what else is to be seen at that moment."""
         bounded = self._settle is not None
-        statement = plan.newest(len(start.values), inclusive=start.inclusive, bounded=bounded)
+        newest = plan.newest(len(start.values), inclusive=start.inclusive, bounded=bounded)
         parameters = plan.parameters(start.values)
         if self._settle is not None:
             parameters |= plan.bounded(settled_until(connection, plan, self._settle))
-        return statement, parameters
+        sight = plan.kept(("sight", newest), lambda: self._beside(newest, plan))
+        return connection.execute(sight, parameters).one()
+
+    @abstractmethod
+    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
+        """Return a statement for the newest cursor value together with what else has to be seen."""
 
 
 class SettledWatch(Watch):

@@ -28,7 +28,7 @@ from azure_functions_db.core.failures import code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, Select
 
     from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.adapter.position import Position
@@ -94,7 +94,7 @@ class Listings:
 def _asked(now: dt.datetime, connection: Connection) -> Listing:
     connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     rows = connection.exec_driver_sql(_QUESTION.format(now=now.isoformat())).all()
-    connection.rollback()
+    connection.exec_driver_sql("ROLLBACK")  # SQLAlchemy knows nothing of this transaction
     questions = [_ASKED_AT.search(row.trx_query or "") for row in rows]
     times = [dt.datetime.fromisoformat(asked[1]) for asked in questions if asked]
     # Whoever runs a statement of ours only reads.
@@ -116,21 +116,20 @@ class MysqlWatch(DrainingWatch):
         sight = self._sight(connection, plan, start)
         if sight.newest is None:
             return False
-        # In a statement of its own, the server's time is certainly later than the sight.
-        now: dt.datetime = connection.execute(signed(select(func.utc_timestamp(6)))).scalar_one()
-        if self._see(sight.newest, sight.clock):
-            self._since = now
+        is_news = self._see(sight.newest, sight.clock)
         if not self.is_settled:
+            # In a statement of its own, the server's time is certainly later than the sight.
+            now: dt.datetime = connection.execute(signed(select(func.utc_timestamp(6)))).scalar_one()
+            if is_news:
+                self._since = now
             self._list_running(connection, now)
         return True
 
-    def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
+    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:  # noqa: ARG002 - all cursors alike
         from sqlalchemy import func, select
 
-        statement, parameters = self._newest(connection, plan, start)
         clock = func.least(func.now(6), func.utc_timestamp(6)).label("clock")
-        sight = select(statement.scalar_subquery().label("newest"), clock)
-        return connection.execute(signed(sight), parameters).one()
+        return signed(select(newest.scalar_subquery().label("newest"), clock))
 
     def _list_running(self, connection: Connection, now: dt.datetime) -> None:
         listings = _listings.setdefault(connection.engine, Listings())

@@ -59,16 +59,10 @@ class PostgresWatch(DrainingWatch):
     _checked = False
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        from sqlalchemy import func
-
         if not self._checked:
             self._checked = True
             self._check_sequence(connection, plan)
-        newest, parameters = self._newest(connection, plan, start)
-        if getattr(plan.shape.types[plan.definition.cursor_column], "timezone", False):
-            # A stamp from a clock that is ahead waits until it is due: lower ones are still to come.
-            newest = newest.where(plan.cursor <= func.statement_timestamp())
-        sight = connection.execute(_sight(newest), parameters).one()
+        sight = self._sight(connection, plan, start)
         if sight.newest is None:
             return False
         if sight.replays:
@@ -76,6 +70,23 @@ class PostgresWatch(DrainingWatch):
         self._see(sight.newest, sight.clock if _is_aware(sight.newest) else sight.naive_clock)
         self._note(sight.running)
         return True
+
+    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
+        from sqlalchemy import DateTime, cast, func, select, text
+
+        if getattr(plan.shape.types[plan.definition.cursor_column], "timezone", False):
+            # A stamp from a clock that is ahead waits until it is due: lower ones are still to come.
+            newest = newest.where(plan.cursor <= func.statement_timestamp())
+        clock = func.clock_timestamp()
+        # A naive column may hold the session's time or UTC: the earlier of the two is the safe assumption.
+        naive = func.least(cast(clock, DateTime), func.timezone("UTC", clock))
+        return select(
+            newest.scalar_subquery().label("newest"),
+            clock.label("clock"),
+            naive.label("naive_clock"),
+            func.pg_is_in_recovery().label("replays"),
+            text(f"({_RUNNING}) AS running"),
+        )
 
     def _check_sequence(self, connection: Connection, plan: Plan) -> None:
         """Notice a sequence that sessions draw from in advance: its values do not grow from one to the next."""
@@ -103,21 +114,6 @@ class PostgresWatch(DrainingWatch):
 
         self._list(running, successors)
         self._prepared = prepared
-
-
-def _sight(newest: Select[Any]) -> Select[Any]:
-    from sqlalchemy import DateTime, cast, func, select, text
-
-    clock = func.clock_timestamp()
-    # A naive column may hold the session's time or UTC: the earlier of the two is the safe assumption.
-    naive = func.least(cast(clock, DateTime), func.timezone("UTC", clock))
-    return select(
-        newest.scalar_subquery().label("newest"),
-        clock.label("clock"),
-        naive.label("naive_clock"),
-        func.pg_is_in_recovery().label("replays"),
-        text(f"({_RUNNING}) AS running"),
-    )
 
 
 def _transaction(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
-from azure_functions_db.adapter.wire import is_same_in_binary, is_short, rows_of
+from azure_functions_db.adapter.wire import is_same_in_binary, rows_of
+from azure_functions_db.core.single import has_left_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +83,7 @@ def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
         parameters |= plan.bounded(bound)
-    worded = plan.worded(statement, count) if is_short(connection) else None
+    worded = plan.worded(statement, count) if has_left_transactions(connection) else None
     if worded is None:
         return _through_sqlalchemy(connection, statement, parameters)
     return _straight(connection, plan, worded, parameters)

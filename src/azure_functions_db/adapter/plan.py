@@ -11,7 +11,7 @@ from azure_functions_db.adapter.shape import bound_text
 from azure_functions_db.adapter.wire import wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from sqlalchemy import ColumnElement, Dialect, Select
 
@@ -47,7 +47,7 @@ class Plan:
         """Whether the last page had only columns that are the same in the driver's faster form."""
         self.end: Any = None
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
-        self._statements: dict[tuple[Any, ...], Select[Any]] = {}
+        self._statements: dict[Hashable, Select[Any]] = {}
         self._wordings: dict[tuple[Select[Any], int], Wording | None] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
@@ -71,17 +71,23 @@ class Plan:
         }
         return {name: expression for name, expression in found.items() if expression is not None}
 
+    def kept(self, key: Hashable, make: Callable[[], Select[Any]]) -> Select[Any]:
+        """Return the statement of this key, made when it is first asked for."""
+        if key not in self._statements:
+            self._statements[key] = make()
+        return self._statements[key]
+
     def page(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
         """Return the statement for a page after a position of ``given`` values (0: from the start)."""
         from sqlalchemy import Integer, bindparam
 
-        key = (given, inclusive, bounded)
-        if key not in self._statements:
+        def page() -> Select[Any]:
             page = self._filtered(self._everything(), given, inclusive=inclusive)
             page = page.where(*self._below(bounded=bounded))
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
-            self._statements[key] = signed(page.order_by(*self.order).limit(limit))
-        return self._statements[key]
+            return signed(page.order_by(*self.order).limit(limit))
+
+        return self.kept(("page", given, inclusive, bounded), page)
 
     def worded(self, page: Select[Any], limit: int) -> Wording | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
@@ -94,12 +100,13 @@ class Plan:
 
         They are left aside because any visible cursor serves as a bound, and this one the index knows.
         """
-        key = ("newest", given, inclusive, bounded)
-        if key not in self._statements:
+
+        def newest() -> Select[Any]:
             after = [*self._after(given, inclusive=inclusive), *self._below(bounded=bounded)]
             newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
-            self._statements[key] = newest.order_by(*(column.desc() for column in self.order)).limit(1)
-        return self._statements[key]
+            return newest.order_by(*(column.desc() for column in self.order)).limit(1)
+
+        return self.kept(("newest", given, inclusive, bounded), newest)
 
     def last(self) -> Select[Any]:
         """Return the statement for the highest position there is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from azure_functions_db.adapter import values
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.horizon import Watch
     from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.adapter.position import Position
+    from azure_functions_db.core.types import Horizon
 
 _STEP_SECONDS = 0.02
 
@@ -54,18 +55,50 @@ def writers_take_turns(plan: Plan) -> bool:
     return plan.dialect.name == "sqlite" and values.is_whole(plan.shape.types[plan.definition.cursor_column])
 
 
-def read_settled(
-    watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int, patience: Patience
-) -> Page:
-    """Read the page up to the horizon; wait a little when the horizon hides all there is."""
-    deadline = patience.clock() + patience.wait_seconds + watch.ripening_seconds
-    while watch.look(connection, plan, start):
-        connection.rollback()  # The rows must come from a snapshot that is younger than the look.
-        page = _page_below(watch, connection, plan, start, limit)
-        if page.rows or watch.is_settled or patience.clock() >= deadline:
+class Pages:
+    """Reads page after page of one source; ``watch`` is None where there is nothing to watch."""
+
+    def __init__(self, watch: Watch | None, patience: Patience) -> None:
+        self.watch = watch
+        self._patience = patience
+        self._backlog = False
+
+    def read(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
+        """Read the page after a position, as far as late commits allow."""
+        if self.watch is None:
+            return read_page(connection, plan, start, limit)
+        if self._backlog and self.watch.bound is not None:
+            page = self._known(self.watch, connection, plan, start, limit)
+            if page.rows:
+                return page
+        page = self._settled(self.watch, connection, plan, start, limit)
+        self._backlog = page.more
+        return page
+
+    def horizon(self) -> Horizon | None:
+        """Tell who holds the horizon, if somebody does."""
+        return self.watch.horizon() if self.watch else None
+
+    def _known(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
+        """Read below the bound of the last look; where that ends, look whether there is more by now."""
+        page = read_page(connection, plan, start, limit, watch.bound)
+        self._backlog = page.more
+        if page.more or not page.rows:
             return page
-        patience.sleep(_STEP_SECONDS)
-    return empty_page(start)
+        connection.rollback()  # The look must not see the snapshot of what was read.
+        return replace(page, more=watch.look(connection, plan, page.end))
+
+    def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
+        """Read up to the horizon; wait a little when it hides all there is."""
+        patience = self._patience
+        deadline = patience.clock() + patience.wait_seconds + watch.ripening_seconds
+        while watch.look(connection, plan, start):
+            connection.rollback()  # The rows must come from a snapshot that is younger than the look.
+            page = _page_below(watch, connection, plan, start, limit)
+            if page.rows or watch.is_settled or patience.clock() >= deadline:
+                return page
+            patience.sleep(_STEP_SECONDS)
+        return empty_page(start)
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:

@@ -17,13 +17,14 @@ from azure_functions_db.adapter.page import Page, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
-from azure_functions_db.adapter.settled import Patience, read_settled, watch_for, writers_take_turns
+from azure_functions_db.adapter.settled import Pages, Patience, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
 from azure_functions_db.adapter.values import storable
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.failures import is_schema_change
+from azure_functions_db.core.single import leave_transactions
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
-    from azure_functions_db.adapter.horizon import Grade, Watch
+    from azure_functions_db.adapter.horizon import Grade
     from azure_functions_db.adapter.shape import Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
@@ -131,9 +132,7 @@ class SqlAlchemySource:
         self._census = Census(clock)
         self._plan: Plan | None = None
         self._started: Position | None = None
-        self._watch: Watch | None = None
-        self._watched = False
-        self._backlog = False
+        self._pages: Pages | None = None
 
     @property
     def cursor_column(self) -> str:
@@ -202,7 +201,7 @@ class SqlAlchemySource:
         with reading(self.name):
             self._forget()
             plan = self._current_plan()
-            self._current_watch(plan)
+            self._current_pages(plan)
             with self._connected(self._engine()) as connection:
                 read_page(connection, plan, BEGINNING, 1)
 
@@ -215,8 +214,8 @@ class SqlAlchemySource:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
         start, page = self._fetched(lambda plan, connection: self._position(plan, checkpoint, connection), limit)
         records = self._records(page)
-        horizon = self._watch.horizon() if self._watch else None
         following = self._next_checkpoint(checkpoint, start, page.end)
+        horizon = self._current_pages(self._used_plan).horizon()
         return FetchResult(records, following, page.more, horizon, self._census.taken(self.null_cursor_rows))
 
     def null_cursor_rows(self) -> int:
@@ -232,7 +231,7 @@ class SqlAlchemySource:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
         with reading(self.name):
             plan = self._current_plan()
-            watch = self._current_watch(plan)
+            watch = self._current_pages(plan).watch
             if watch is None:
                 return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
             with self._connected(self._engine()) as connection:
@@ -283,7 +282,7 @@ class SqlAlchemySource:
         with self._connected(self._engine()) as connection:
             self._set_end(plan, connection)
             start = position(plan, connection)
-            return start, self._page(connection, plan, start, limit)
+            return start, self._current_pages(plan).read(connection, plan, start, limit)
 
     def _set_end(self, plan: Plan, connection: Connection) -> None:
         if plan.end is None and self._definition.end_at is not None:
@@ -304,24 +303,10 @@ class SqlAlchemySource:
             return checkpoint_after(self._used_plan, end)
         return {} if written is None else {"cursor": written}
 
-    def _page(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-        watch = self._current_watch(plan)
-        if watch is None:
-            return read_page(connection, plan, start, limit)
-        if self._backlog and watch.bound is not None:
-            page = read_page(connection, plan, start, limit, watch.bound)
-            if page.more:
-                return page
-            connection.rollback()
-        page = read_settled(watch, connection, plan, start, limit, self._patience)
-        self._backlog = page.more
-        return page
-
-    def _current_watch(self, plan: Plan) -> Watch | None:
-        if not self._watched:
-            self._watch = watch_for(self.name, plan, self._patience)
-            self._watched = True
-        return self._watch
+    def _current_pages(self, plan: Plan) -> Pages:
+        if self._pages is None:
+            self._pages = Pages(watch_for(self.name, plan, self._patience), self._patience)
+        return self._pages
 
     def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
         known = position_in(plan, checkpoint, connection)
@@ -346,10 +331,9 @@ class SqlAlchemySource:
 
     @contextmanager
     def _connected(self, engine: Engine) -> Iterator[Connection]:
-        """Lend a connection; a PostgreSQL one without a transaction, which would cost two round trips."""
+        """Lend a connection without a transaction, which would cost two round trips."""
         with engine.connect() as connection:
-            if engine.dialect.name == "postgresql" and "isolation_level" not in self._config.engine_kwargs:
-                connection.execution_options(isolation_level="AUTOCOMMIT")
+            leave_transactions(connection)
             yield connection
 
     @property
@@ -384,8 +368,7 @@ class SqlAlchemySource:
 
     def _forget(self) -> None:
         self._census = Census(self._patience.clock)
-        self._plan = self._started = self._watch = None
-        self._watched = self._backlog = False
+        self._plan = self._started = self._pages = None
 
 
 def _schema_errors() -> type[DBAPIError]:

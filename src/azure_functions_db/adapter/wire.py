@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.single import driver_errors, leave_transactions, takes_single_statements
+from azure_functions_db.core.single import driver_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +50,6 @@ def wording(statement: Select[Any], dialect: Dialect, limit: Mapping[str, int]) 
 def rows_of(connection: Connection, worded: Wording, parameters: Mapping[str, Any], *, binary: bool) -> Any:
     """Execute on the driver's own connection; return the description of the result and its rows."""
     options = {"binary": True} if binary else {}
-    if connection.dialect.driver == "pymysql" and not connection.in_transaction():
-        leave_transactions(connection)  # or the driver would open one without SQLAlchemy's knowing
     with driver_errors(connection):
         cursor: Any = connection.connection.cursor(**options)
         try:
@@ -59,18 +57,6 @@ def rows_of(connection: Connection, worded: Wording, parameters: Mapping[str, An
             return cursor.description, cursor.fetchall()
         finally:
             cursor.close()
-
-
-def is_short(connection: Connection) -> bool:
-    """Tell whether a read on this connection may take the short way: no transaction may open unnoticed."""
-    match connection.dialect.driver:
-        case "pysqlite" | "pymysql":
-            return takes_single_statements(connection.engine)
-        case "psycopg":
-            driver: Any = connection.connection.dbapi_connection
-            return driver.autocommit and takes_single_statements(connection.engine)
-        case _:
-            return False
 
 
 def is_same_in_binary(dialect: Dialect, codes: Sequence[Any]) -> bool:

@@ -46,6 +46,7 @@ _SWITCHES: dict[str, Callable[[Any, bool], None]] = {
     "pymysql": _switch_pymysql,
     "pysqlite": _switch_sqlite,
 }
+_SINGLE = "azfdb_single_statements"
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -68,9 +69,10 @@ def allow_single_statements(engine: Engine, config: DbConfig) -> None:
         return
 
     @event.listens_for(engine, "begin")
-    def leave_autocommit(connection: Connection) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-            switch(connection.connection.dbapi_connection, False)
+    def choose_mode(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if options.get("isolation_level") != "AUTOCOMMIT":
+            switch(connection.connection.dbapi_connection, _SINGLE in options)
 
     _prepared.add(engine)
 
@@ -82,8 +84,18 @@ def takes_single_statements(engine: Engine) -> bool:
 
 
 def leave_transactions(connection: Connection) -> None:
-    """Let what the driver's own connection executes next be committed at once, until SQLAlchemy begins again."""
-    _SWITCHES[connection.dialect.driver](connection.connection.dbapi_connection, True)
+    """Let each statement on this connection be a transaction of its own, where the engine is prepared for that.
+
+    SQLAlchemy still speaks of transactions, but none is begun, and ending one sends nothing.
+    """
+    if connection.engine in _prepared:
+        connection.execution_options(**{_SINGLE: True})
+        _SWITCHES[connection.dialect.driver](connection.connection.dbapi_connection, True)
+
+
+def has_left_transactions(connection: Connection) -> bool:
+    """Tell whether its driver may be used directly: no transaction opens unnoticed, and nobody watches."""
+    return _SINGLE in connection.get_execution_options() and takes_single_statements(connection.engine)
 
 
 def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
