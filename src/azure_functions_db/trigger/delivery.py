@@ -173,7 +173,7 @@ class Delivery:
             batch.attempts += not isolating
             raise
 
-    def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, ValueError]]:
+    def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, Exception]]:
         if self._settings.model is None:
             return list(events), {}
         with self._tick.stage(Stage.NORMALIZE, self._batch.id):

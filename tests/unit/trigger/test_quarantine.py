@@ -217,6 +217,21 @@ def test_a_row_that_fits_no_model_is_an_error_and_with_a_sink_a_failed_row(store
     assert [model.id for model in handler.batches[0]] == [0, 1, 2, 4]
 
 
+def test_a_row_on_which_a_validator_breaks_down_does_not_block_for_ever(store: Any, sink: Sink) -> None:
+    class Priced(Order):
+        @pydantic.field_validator("amount")
+        @classmethod
+        def known(cls, amount: int) -> int:
+            return {1: 1}[amount]  # Pydantic takes ValueErrors for misfits, this one it lets through
+
+    source, handler = ListSource(5), Collected()
+    source.rows[3]["amount"] = 7
+    trigger = poller(source, store, model=Priced, quarantine=sink, max_attempts=2)
+    fails(trigger, handler, error=SerializationError)
+    assert run(trigger, handler) == 4
+    assert [(row.event["pk"]["id"], row.error_type) for row in sink.rows.values()] == [(3, "KeyError")]
+
+
 def test_a_model_that_fits_no_row_puts_nothing_aside(store: Any, sink: Sink) -> None:
     source = ListSource(5)
     for row in source.rows:
