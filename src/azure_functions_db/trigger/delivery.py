@@ -174,15 +174,22 @@ class Delivery:
             raise
 
     def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, Exception]]:
+        given = self._given(events)
         if self._settings.model is None:
-            return list(events), {}
+            return given, {}
         with self._tick.stage(Stage.NORMALIZE, self._batch.id):
-            fitting, misfits = mapped(events, self._settings.model)
+            fitting, misfits = mapped(given, self._settings.model)
             if misfits and not isolating:
                 self._batch.attempts += 1
                 first = misfit_text(next(iter(misfits.values())))
                 raise SerializationError(f"{len(misfits)} row(s) do not fit the model: {first}")
         return fitting, misfits
+
+    def _given(self, events: Sequence[RowChange]) -> list[RowChange]:
+        """Return the events to hand out: copies where they may be needed again, as a handler may change its rows."""
+        if self._settings.quarantine is None and self._settings.retry_policy.max_attempts == 1:
+            return list(events)
+        return [event.with_own_rows() for event in events]
 
     def _context(self, events: Sequence[RowChange]) -> PollContext:
         tick, batch = self._tick, self._batch

@@ -9,6 +9,7 @@ import pytest
 from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
@@ -86,6 +87,31 @@ def test_one_poison_row_in_forty_is_put_aside_and_the_stream_goes_on(store: Any,
     assert "cursor" not in sink.checkpoints[0], "the row was in the sink before the checkpoint passed it"
     assert len(recorder.of(RowQuarantined)) == 1
     assert run(trigger, handler) == 20
+
+
+def spoil(event: RowChange) -> None:
+    row: Any = event.after
+    row["document"].clear()
+    row["renamed"] = row.pop("amount")
+
+
+def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(12), Choosy(7)
+    source.rows = [{**row, "amount": 1, "document": {"lines": [1]}} for row in source.rows]
+
+    def spoiling(events: list[RowChange]) -> None:
+        for event in events:
+            assert event.after
+            assert event.after["document"] == {"lines": [1]}
+            spoil(event)
+        handler(events)
+
+    policy = RetryPolicy(max_attempts=2)
+    trigger = poller(source, store, quarantine=sink, max_attempts=2, retry_policy=policy)
+    assert run(trigger, spoiling) == 11
+    [row] = sink.rows.values()
+    assert row.error == "cannot digest 7"
+    assert row.event["after"] == {"id": 7, "version": 2, "amount": 1, "document": {"lines": [1]}}
 
 
 def test_a_poison_row_at_the_end_of_a_batch_is_found(store: Any, sink: Sink) -> None:
