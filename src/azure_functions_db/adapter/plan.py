@@ -146,7 +146,9 @@ class Plan:
             return self._builder(header, lenient=True)(rows)
 
     def fits(self, header: Header) -> bool:
-        """Tell whether a result has the columns that this plan was made for."""
+        """Tell whether a result has the columns that this plan was made for, of the types it had before."""
+        if self._builders and header not in self._builders:
+            return False
         expected = self.definition.columns and self.definition.needed_columns
         return tuple(expected or self.shape.types) == self._own(header)
 
