@@ -119,6 +119,11 @@ class Plan:
         table = self.shape.table
         return table is None or bool(table.columns[self.definition.cursor_column].nullable)
 
+    @cached_property
+    def _nullable_keys(self) -> list[ColumnElement[Any]]:
+        """The key columns that can be NULL, as far as is known: those of a query always."""
+        return [self.shape.column(name) for name in self.definition.order_columns[1:] if self.shape.may_be_null(name)]
+
     def without_cursor(self) -> Select[Any]:
         """Return the statement that counts the rows whose cursor is NULL."""
         from sqlalchemy import func, select
@@ -208,7 +213,7 @@ class Plan:
         parameters = [self._bound(f"azfdb_p{i}", name) for i, name in enumerate(names)]
         if inclusive:
             return [self.cursor >= parameters[0]]
-        return [keyset.after(self.order[:given], parameters, self.dialect.name)]
+        return [keyset.after(self.order[:given], parameters, self.dialect.name, self._nullable_keys)]
 
     def _own_filter(self) -> list[Any]:
         filters: list[Any] = []
