@@ -108,9 +108,10 @@ class Plan:
 
         return self.kept(("newest", given, inclusive, bounded), newest)
 
-    def last(self) -> Select[Any]:
+    def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
-        newest = self._raw(self.definition.order_columns).where(self.cursor.is_not(None))
+        found = [self.cursor.is_not(None), *self._below(bounded=bounded)]
+        newest = self._raw(self.definition.order_columns).where(*found)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
     @property

@@ -17,9 +17,8 @@ from azure_functions_db.adapter.page import Page, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
-from azure_functions_db.adapter.settled import Pages, Patience, watch_for, writers_take_turns
+from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
-from azure_functions_db.adapter.values import storable
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
@@ -323,8 +322,7 @@ class SqlAlchemySource:
             case "beginning":
                 return BEGINNING
             case "now":
-                last = connection.execute(plan.last()).first()
-                return BEGINNING if last is None else Position(tuple(map(storable, last)))
+                return newest_settled(self.name, self._current_pages(plan).watch, connection, plan, self._patience)
             case value:
                 return position_after(plan, value, connection, inclusive=True)
 
