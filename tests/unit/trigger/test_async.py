@@ -179,6 +179,17 @@ def test_a_generator_would_do_nothing_and_is_refused() -> None:
         run(poller(ListSource(3)), handler)
 
 
+def test_a_generator_in_disguise_is_never_taken_for_success() -> None:
+    class Lazy:
+        def __call__(self, events: list[RowChange]) -> Any:
+            yield from events
+
+    store = MemoryStateStore()
+    with pytest.raises(HandlerError, match="nothing in it has run"):
+        run(poller(ListSource(3), store), Lazy())
+    assert run(poller(ListSource(3), store), Collected()) == 3
+
+
 def test_a_handler_that_ignores_its_cancellation_is_not_committed_either() -> None:
     async def main() -> None:
         store, started = PlainStore(), asyncio.Event()
