@@ -14,7 +14,7 @@ from azure_functions_db.core.errors import (
     RowsFailed,
     SerializationError,
 )
-from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import HandlerRetried, RowQuarantined, Stage
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.trigger.batch import with_failed_attempts
@@ -153,7 +153,7 @@ class Delivery:
             event_id=event.event_id,
             event=event.to_json(),
             error_type="RowsFailed" if isinstance(reason, str) else type(reason).__name__,
-            error=masked(str(reason)),
+            error=masked_words(reason),
             attempts=self._batch.attempts,
             batch_id=self._batch.id,
             quarantined_at=self._settings.now(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from azure_functions_db.core.secrets import masked_words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,6 +36,6 @@ def misfit_text(misfit: Exception) -> str:
     """Return what is wrong with a row; its values do not belong into logs."""
     errors = getattr(misfit, "errors", None)
     if not callable(errors) or not isinstance(misfit, ValueError):
-        return f"{type(misfit).__name__}: {misfit}"
+        return f"{type(misfit).__name__}: {masked_words(misfit)}"
     told = errors(include_input=False, include_url=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in told)

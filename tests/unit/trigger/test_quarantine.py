@@ -114,6 +114,21 @@ def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: 
     assert row.event["after"] == {"id": 7, "version": 2, "amount": 1, "document": {"lines": [1]}}
 
 
+def test_an_error_that_cannot_say_what_it_is_does_not_block_for_ever(store: Any, sink: Sink) -> None:
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def handler(events: list[RowChange]) -> None:
+        if any(event.pk["id"] == 7 for event in events):
+            raise SpeechlessError
+
+    trigger = poller(ListSource(12), store, quarantine=sink, max_attempts=2)
+    fails(trigger, handler)
+    assert run(trigger, handler) == 11
+    assert [row.error_type for row in sink.rows.values()] == ["SpeechlessError"]
+
+
 def test_a_poison_row_at_the_end_of_a_batch_is_found(store: Any, sink: Sink) -> None:
     handler = Choosy(9)
     assert run(poller(ListSource(10), store, quarantine=sink, max_attempts=1), handler) == 9
