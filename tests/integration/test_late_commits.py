@@ -305,6 +305,48 @@ def test_a_row_from_the_future_does_not_hide_those_before_it(
     assert sorted(delivered) == sorted([ahead, behind])
 
 
+def test_now_is_not_a_row_from_the_future(session: Session, new_source: NewSource) -> None:
+    writer = session()
+    insert(writer)
+    insert(writer, dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+    writer.commit()
+    poll = Poll(new_source(start_at="now"))
+    assert poll() == []
+    following = insert(writer, "clock_timestamp()")
+    writer.commit()
+    assert poll() == [following]
+
+
+def test_now_comes_after_the_transactions_that_are_running(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    insert(early)
+    insert(late)
+    late.commit()
+    waits = list[float]()
+
+    def end_the_early_one(seconds: float) -> None:
+        waits.append(seconds)
+        early.commit()
+
+    poll = Poll(new_source(start_at="now", sleep=end_the_early_one))
+    assert poll() == []
+    assert waits
+    following = insert(late, "clock_timestamp()")
+    late.commit()
+    assert poll() == [following]
+
+
+def test_a_now_that_cannot_wait_says_for_whom(
+    session: Session, new_source: NewSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    early, late = session(), session()
+    pid = early.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    insert(late)
+    late.commit()
+    assert Poll(new_source(start_at="now"))() == []
+    assert f'begins "now" while transactions are running (sessions {pid})' in caplog.text
+
+
 # MariaDB
 
 

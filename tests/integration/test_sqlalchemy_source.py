@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import logging
 import uuid
@@ -206,6 +207,19 @@ def test_ties_are_split_by_a_key_of_several_columns(engine: Engine, new_source: 
     )
     records = everything(new_source(pk_columns=["region", "id"]), 5)
     assert len({(record["region"], record["id"]) for record in records}) == len(records) == 12
+
+
+@pytest.mark.parametrize("of", [{}, {"query": "SELECT * FROM t"}], ids=["table", "query"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_rows_whose_key_is_partly_null_are_not_lost(
+    engine: Engine, new_source: NewSource, limit: int, of: dict[str, Any]
+) -> None:
+    run(engine, "CREATE TABLE t (n int NOT NULL, c int NOT NULL, a varchar(9), b int)")
+    keys = itertools.product((1, 2), ("NULL", "'x'", "'y'"), ("NULL", "1", "2"))
+    rows = [f"({n}, {c}, {a}, {b})" for n, (c, a, b) in enumerate(keys)]
+    run(engine, f"INSERT INTO t VALUES {', '.join(rows)}")
+    records = everything(new_source(pk_columns=["a", "b"], **of), limit)
+    assert sorted(record["n"] for record in records) == list(range(len(rows)))
 
 
 def test_a_condition_stays_a_unit(engine: Engine, new_source: NewSource) -> None:

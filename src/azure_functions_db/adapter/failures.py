@@ -29,6 +29,15 @@ _SQLITE_DEFINITION = re.compile(
 )
 
 
+# An operator or a cast that is missing because a column has got another type.
+_OTHER_TYPE = {"42883", "42804", "42846"}
+
+
+def may_be_migration(error: DBAPIError) -> bool:
+    """Tell whether a statement may have failed because the table is another one than it was made for."""
+    return is_schema_change(error) or getattr(error.orig, "sqlstate", None) in _OTHER_TYPE
+
+
 @contextmanager
 def reading(source: str) -> Iterator[None]:
     """Raise `SourceConfigurationError` for a wrong definition and `FetchError` for a failed read."""

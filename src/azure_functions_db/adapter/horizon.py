@@ -201,6 +201,17 @@ def warn_of_late_commits(name: str, reason: str) -> None:
     )
 
 
+def warn_of_running(name: str, horizon: Horizon | None) -> None:
+    """Say who was still writing when a source had to begin "now"."""
+    sessions = ", ".join(holder.session for holder in horizon.holders) if horizon else "unknown"
+    logger.warning(
+        'Source %r begins "now" while transactions are running (sessions %s): what they have stamped already will not '
+        "be delivered",
+        name,
+        sessions,
+    )
+
+
 def ripening(kind: TypeEngine[Any]) -> float:
     """Return how long a visible cursor value must age before the running transactions are listed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Partition:
 
     def takes(self, key: Sequence[Any]) -> bool:
         """Tell whether a key of any type belongs to this share."""
-        told = json.dumps([serialize_part(part) for part in key], separators=(",", ":"))
+        told = json.dumps([serialize_part(_zoneless(part)) for part in key], separators=(",", ":"))
         digest = hashlib.blake2b(told.encode(), digest_size=8).digest()
         return int.from_bytes(digest) % self.count == self.index
+
+
+def _zoneless(part: Any) -> Any:
+    """Return a moment as it is in UTC: the session's time zone must not move a row to another share."""
+    return part.astimezone(dt.UTC) if isinstance(part, dt.datetime) and part.tzinfo else part

@@ -108,9 +108,10 @@ class Plan:
 
         return self.kept(("newest", given, inclusive, bounded), newest)
 
-    def last(self) -> Select[Any]:
+    def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
-        newest = self._raw(self.definition.order_columns).where(self.cursor.is_not(None))
+        found = [self.cursor.is_not(None), *self._below(bounded=bounded)]
+        newest = self._raw(self.definition.order_columns).where(*found)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
     @property
@@ -118,6 +119,11 @@ class Plan:
         """Whether the cursor can be NULL at all."""
         table = self.shape.table
         return table is None or bool(table.columns[self.definition.cursor_column].nullable)
+
+    @cached_property
+    def _nullable_keys(self) -> list[ColumnElement[Any]]:
+        """The key columns that can be NULL, as far as is known: those of a query always."""
+        return [self.shape.column(name) for name in self.definition.order_columns[1:] if self.shape.may_be_null(name)]
 
     def without_cursor(self) -> Select[Any]:
         """Return the statement that counts the rows whose cursor is NULL."""
@@ -146,7 +152,9 @@ class Plan:
             return self._builder(header, lenient=True)(rows)
 
     def fits(self, header: Header) -> bool:
-        """Tell whether a result has the columns that this plan was made for."""
+        """Tell whether a result has the columns that this plan was made for, of the types it had before."""
+        if self._builders and header not in self._builders:
+            return False
         expected = self.definition.columns and self.definition.needed_columns
         return tuple(expected or self.shape.types) == self._own(header)
 
@@ -206,7 +214,7 @@ class Plan:
         parameters = [self._bound(f"azfdb_p{i}", name) for i, name in enumerate(names)]
         if inclusive:
             return [self.cursor >= parameters[0]]
-        return [keyset.after(self.order[:given], parameters, self.dialect.name)]
+        return [keyset.after(self.order[:given], parameters, self.dialect.name, self._nullable_keys)]
 
     def _own_filter(self) -> list[Any]:
         filters: list[Any] = []

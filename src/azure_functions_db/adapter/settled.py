@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
-from azure_functions_db.adapter.horizon import RowversionWatch, SettledWatch, warn_of_late_commits
+from azure_functions_db.adapter.horizon import RowversionWatch, SettledWatch, warn_of_late_commits, warn_of_running
 from azure_functions_db.adapter.page import Page, empty_page, read_page
+from azure_functions_db.adapter.position import BEGINNING, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from azure_functions_db.adapter.horizon import Watch
     from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.position import Position
     from azure_functions_db.core.types import Horizon
 
 _STEP_SECONDS = 0.02
@@ -99,6 +99,33 @@ class Pages:
                 return page
             patience.sleep(_STEP_SECONDS)
         return empty_page(start)
+
+
+def newest_settled(name: str, watch: Watch | None, connection: Connection, plan: Plan, patience: Patience) -> Position:
+    """Return the newest position behind which nothing can commit any more, as far as a short wait gets that."""
+    if watch is None or not _settles(name, watch, connection, plan, patience):
+        return _newest(connection, plan, None)
+    return BEGINNING if watch.bound is None else _newest(connection, plan, watch.bound)
+
+
+def _settles(name: str, watch: Watch, connection: Connection, plan: Plan, patience: Patience) -> bool:
+    """Wait a little for a bound, and tell whether there is one, or nothing to bound."""
+    deadline = patience.clock() + patience.wait_seconds + watch.ripening_seconds
+    while watch.look(connection, plan, BEGINNING):
+        connection.rollback()
+        if watch.is_blind or watch.bound is not None:
+            return not watch.is_blind
+        if patience.clock() >= deadline:
+            warn_of_running(name, watch.horizon())
+            return False
+        patience.sleep(_STEP_SECONDS)
+    return True
+
+
+def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
+    parameters = {} if bound is None else plan.bounded(bound)
+    last = connection.execute(plan.last(bounded=bound is not None), parameters).first()
+    return BEGINNING if last is None else Position(tuple(map(values.storable, last)))
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:

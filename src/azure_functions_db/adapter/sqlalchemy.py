@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter.census import Census
 from azure_functions_db.adapter.definition import InFlight, defined
-from azure_functions_db.adapter.failures import reading
+from azure_functions_db.adapter.failures import may_be_migration, reading
 from azure_functions_db.adapter.indexes import warn_without_index
 from azure_functions_db.adapter.page import Page, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
-from azure_functions_db.adapter.settled import Pages, Patience, watch_for, writers_take_turns
+from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
-from azure_functions_db.adapter.values import storable
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.failures import is_schema_change
 from azure_functions_db.core.single import leave_transactions
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 
@@ -273,8 +271,10 @@ class SqlAlchemySource:
             try:
                 return self._read(position, limit)
             except _schema_errors() as failure:
-                if not is_schema_change(failure) or not self._shape_changed():
+                if not may_be_migration(failure):
                     raise
+            # Even where nothing has changed: the driver has let go of a statement prepared for what was before.
+            self._shape_changed()
             return self._read(position, limit)
 
     def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
@@ -282,7 +282,10 @@ class SqlAlchemySource:
         with self._connected(self._engine()) as connection:
             self._set_end(plan, connection)
             start = position(plan, connection)
-            return start, self._current_pages(plan).read(connection, plan, start, limit)
+            page = self._current_pages(plan).read(connection, plan, start, limit)
+        if page.rows and not plan.fits(page.header) and self._shape_changed():
+            return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
+        return start, page
 
     def _set_end(self, plan: Plan, connection: Connection) -> None:
         if plan.end is None and self._definition.end_at is not None:
@@ -292,8 +295,6 @@ class SqlAlchemySource:
         if not page.rows:
             return []
         with reading(self.name):
-            if not self._used_plan.fits(page.header):
-                self._shape_changed()
             return self._used_plan.records(page.header, page.rows)
 
     def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
@@ -321,8 +322,7 @@ class SqlAlchemySource:
             case "beginning":
                 return BEGINNING
             case "now":
-                last = connection.execute(plan.last()).first()
-                return BEGINNING if last is None else Position(tuple(map(storable, last)))
+                return newest_settled(self.name, self._current_pages(plan).watch, connection, plan, self._patience)
             case value:
                 return position_after(plan, value, connection, inclusive=True)
 

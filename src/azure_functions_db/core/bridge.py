@@ -107,7 +107,11 @@ class LoopCall(Generic[T]):
             self._loop.call_soon_threadsafe(self._cancel_task)
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._task = self._loop.create_task(work())
+        try:
+            self._task = self._loop.create_task(work())
+        except Exception as refused:  # noqa: BLE001 - told to the thread that waits; here nobody would see it
+            self._outcome.set_exception(refused)
+            return
         self._task.add_done_callback(self._tell)
         if self._unwanted:
             self._task.cancel()

@@ -27,6 +27,14 @@ def masked(text: str) -> str:
     return _JWT.sub(MASK, hidden)
 
 
+def masked_words(error: object) -> str:
+    """Return what a foreign error says of itself; one that fails at that must not make matters worse."""
+    try:
+        return masked(str(error))
+    except Exception:  # noqa: BLE001 - the user's own code
+        return "(it cannot say why)"
+
+
 def masked_value(name: str, value: object) -> object:
     """Return a named option's value in a form that may be shown."""
     if value is None or isinstance(value, bool | int | float):

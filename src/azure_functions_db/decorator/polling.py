@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.partitions import Steals, steals_of_this_tick
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.poll import PollTrigger
 
 _CONTEXT_TYPE = "PollContext"
+_OPTIONAL = re.compile(r"(?:\w+\.)*Optional\[(.*)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,18 @@ def context_parameter(handler: Callable[..., Any], signature: inspect.Signature)
     """Return the name of the parameter that is annotated with `PollContext`, if there is one."""
     names = getattr(inspect.unwrap(handler), "__globals__", {})
     for parameter in signature.parameters.values():
-        hint = parameter.annotation
-        if isinstance(hint, str):
-            word = hint.strip("'\" ").rpartition(".")[2]
-            hint = names.get(word, word)
-        if getattr(hint, "__name__", hint) == _CONTEXT_TYPE:
+        if any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in _hints(parameter.annotation, names)):
             return parameter.name
     return None
+
+
+def _hints(annotation: Any, names: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the types that an annotation allows: its own, or those of an optional one."""
+    if not isinstance(annotation, str):
+        return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else [annotation]
+    inside = _OPTIONAL.sub(r"\1", annotation.strip("'\" "))
+    words = [part.strip("'\" ").rpartition(".")[2] for part in inside.split("|")]
+    return [names.get(word, word) for word in words]
 
 
 def _called_by(given: Mapping[str, Any]) -> dict[str, Any]:

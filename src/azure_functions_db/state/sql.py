@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LONGEST_NAME = 200
+# A transaction that reads a snapshot may not write what a renewal of the lease has changed since.
+_CHANGED_SINCE = {"40001", "1020"}
+_SNAPSHOT_HINT = (
+    ". If the lease was renewed meanwhile, the transaction's isolation level does not allow it to go on: "
+    "use READ COMMITTED, or a lease_ttl_seconds of three times what the handler takes"
+)
 
 
 class SqlBackend:
@@ -183,8 +189,9 @@ class SqlBackend:
     def _translated(self, failure: Exception, poller_name: str | None) -> StateStoreError:
         reason = code_of(failure) if isinstance(failure, _database_error()) else None
         of_poller = f" of poller {poller_name!r}" if poller_name else ""
+        hint = _SNAPSHOT_HINT if reason in _CHANGED_SINCE and self._joined() is not None else ""
         return StateStoreError(
-            f"The table {self.table.fullname} failed on the state{of_poller}: {reason or type(failure).__name__}",
+            f"The table {self.table.fullname} failed on the state{of_poller}: {reason or type(failure).__name__}{hint}",
             poller_name=poller_name,
             table=self.table.fullname,
             unreachable=True,

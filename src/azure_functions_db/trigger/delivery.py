@@ -14,7 +14,7 @@ from azure_functions_db.core.errors import (
     RowsFailed,
     SerializationError,
 )
-from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import HandlerRetried, RowQuarantined, Stage
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.trigger.batch import with_failed_attempts
@@ -153,7 +153,7 @@ class Delivery:
             event_id=event.event_id,
             event=event.to_json(),
             error_type="RowsFailed" if isinstance(reason, str) else type(reason).__name__,
-            error=masked(str(reason)),
+            error=masked_words(reason),
             attempts=self._batch.attempts,
             batch_id=self._batch.id,
             quarantined_at=self._settings.now(),
@@ -173,16 +173,23 @@ class Delivery:
             batch.attempts += not isolating
             raise
 
-    def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, ValueError]]:
+    def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, Exception]]:
+        given = self._given(events)
         if self._settings.model is None:
-            return list(events), {}
+            return given, {}
         with self._tick.stage(Stage.NORMALIZE, self._batch.id):
-            fitting, misfits = mapped(events, self._settings.model)
+            fitting, misfits = mapped(given, self._settings.model)
             if misfits and not isolating:
                 self._batch.attempts += 1
                 first = misfit_text(next(iter(misfits.values())))
                 raise SerializationError(f"{len(misfits)} row(s) do not fit the model: {first}")
         return fitting, misfits
+
+    def _given(self, events: Sequence[RowChange]) -> list[RowChange]:
+        """Return the events to hand out: copies where they may be needed again, as a handler may change its rows."""
+        if self._settings.quarantine is None and self._settings.retry_policy.max_attempts == 1:
+            return list(events)
+        return [event.with_own_rows() for event in events]
 
     def _context(self, events: Sequence[RowChange]) -> PollContext:
         tick, batch = self._tick, self._batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import hashlib
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Operation = Literal["insert", "update", "upsert", "delete", "unknown"]
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
+_CONTAINERS: Final = frozenset({dict, list, set})
 
 
 class Identities:
@@ -122,6 +124,16 @@ class RowChange(OpenRowChange):
         """Return the same change with other metadata."""
         return RowChange(self.event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
 
+    def with_own_rows(self) -> RowChange:
+        """Return the same change with a copy of its rows: what is done to them does not show in this one."""
+        twin: Any = OpenRowChange()
+        twin._identities, twin._index = self._identities, self._index  # noqa: SLF001 - made here
+        twin._columns, twin._key = self._columns, self._key  # noqa: SLF001 - made here
+        twin.op, twin.source, twin.cursor, twin.metadata = self.op, self.source, self.cursor, self.metadata
+        twin.before, twin.after = _copied(self.before), _copied(self.after)
+        twin.__class__ = type(self)
+        return twin  # type: ignore[no-any-return]
+
     def to_json(self) -> dict[str, Any]:
         """Return the change as JSON can hold it; ``schemas/row_change.json`` describes the form."""
         return {
@@ -163,6 +175,12 @@ class RowChange(OpenRowChange):
 
     def __reduce__(self) -> tuple[type[RowChange], tuple[Any, ...]]:
         return RowChange, _values(self)
+
+
+def _copied(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if type(row) is not dict:
+        return row
+    return row.copy() if _CONTAINERS.isdisjoint(map(type, row.values())) else copy.deepcopy(row)
 
 
 def _values(change: RowChange) -> tuple[Any, ...]:

@@ -43,6 +43,8 @@ class Handler:
             interruption.watch(LoopCall(self._loop, lambda: self._function(*arguments, **named)))
             return
         outcome = self._function(*arguments, **named)
+        if inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
+            raise ConfigurationError("The handler returned a generator: nothing in it has run")
         if inspect.isawaitable(outcome):
             interruption.watch(LoopCall(self._loop_for(outcome), lambda: _finished(outcome)))
 

@@ -48,6 +48,8 @@ class Lease:
         """Find out whether the lease can be had; a plain store takes it right here."""
         self._asked = self._clock()
         self.claim.approach()
+        if self.claim.lease_id is not None:
+            self.hold()  # from here on, or a long fetch would outlive it
 
     def hold(self) -> None:
         """Take the lease, unless the claim has it already, and keep it alive from now on."""

@@ -18,7 +18,7 @@ from azure_functions_db.core.errors import (
     SourceConfigurationError,
     StateStoreError,
 )
-from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import Stage, StageEnded, StageStarted
 from azure_functions_db.trigger.batch import Timing
 
@@ -112,7 +112,7 @@ def _ours(stage: Stage, error: Exception) -> DbError:
         return error
     if stage is Stage.COMMIT and isinstance(error, LeaseConflictError):
         return LostLeaseError(f"The lease had passed to somebody else: {error}")
-    ours = rule.raises(f"{rule.says}: {masked(f'{type(error).__name__}: {error}')}")
+    ours = rule.raises(f"{rule.says}: {type(error).__name__}: {masked_words(error)}")
     if isinstance(ours, FetchError):
         ours.transient = isinstance(error, ConnectionError | TimeoutError)
     return ours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,23 @@ def test_a_parameter_annotated_with_the_context_receives_it(orders: SqlAlchemySo
         seen.append(where)
 
     changed(timer="tick", context="the host's own")
+    assert [context.poller_name for context in seen] == ["nightly"]
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize("hint", ["PollContext | None", "Optional[PollContext]", "azure_functions_db.PollContext"])
+def test_an_optional_context_is_hidden_from_the_host_and_filled(
+    orders: SqlAlchemySource, hint: str, as_text: bool
+) -> None:
+    module: dict[str, Any] = {}
+    imports = "import azure_functions_db; from typing import Optional; from azure_functions_db import PollContext\n"
+    future = "from __future__ import annotations; " if as_text else ""
+    exec(f"{future}{imports}def changed(timer, events, where: {hint} = None): seen.append(where)", module)
+    seen = module["seen"] = list[Any]()
+    decorate = db.trigger(arg_name="events", source=orders, checkpoint_store=MemoryStateStore(), name="nightly")
+    changed = decorate(module["changed"])
+    assert list(inspect.signature(changed).parameters) == ["timer"]
+    changed(timer="tick")
     assert [context.poller_name for context in seen] == ["nightly"]
 
 

@@ -125,3 +125,19 @@ def test_an_async_handler_shares_the_transaction_too(ledger: Ledger) -> None:
 def test_a_store_elsewhere_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="SqlStateStore"):
         ledger.poller(ListSource(3), store=MemoryStateStore())
+
+
+def test_a_snapshot_that_a_renewal_has_left_behind_is_told_with_the_way_out(postgres_database: str) -> None:
+    ledger = Ledger(postgres_database)
+    config = DbConfig(connection_url=postgres_database, engine_kwargs={"isolation_level": "REPEATABLE READ"})
+    store = SqlStateStore(db_config=config, engine_provider=ledger.provider)
+
+    def slow(_events: Sequence[RowChange]) -> None:
+        connection = ambient_connection(ledger.provider.get_engine(config))
+        assert connection is not None
+        connection.execute(text("SELECT 1"))
+        store.renew_lease("orders", f"{store.owner_id}:1", 120)
+
+    with pytest.raises(CommitError, match="READ COMMITTED, or a lease_ttl_seconds"):
+        run(ledger.poller(ListSource(3), store=store), slow)
+    ledger.provider.dispose_all()

@@ -62,6 +62,18 @@ def test_an_async_handlers_error_is_a_handler_error() -> None:
         run_async(poller(ListSource(3)), handler)
 
 
+@pytest.mark.parametrize("takes", ["nothing", "too much"])
+def test_an_async_handler_that_cannot_be_called_fails_and_does_not_hang(takes: str) -> None:
+    async def nothing() -> None: ...
+
+    async def too_much(_events: list[RowChange], _context: Any, _more: Any) -> None: ...
+
+    store = MemoryStateStore()
+    with pytest.raises(HandlerError, match="TypeError"):
+        run_async(poller(ListSource(3), store), nothing if takes == "nothing" else too_much)
+    assert run(poller(ListSource(3), store), Collected()) == 3
+
+
 def test_the_context_reaches_the_handler() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
@@ -165,6 +177,17 @@ def test_a_generator_would_do_nothing_and_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="generator"):
         run(poller(ListSource(3)), handler)
+
+
+def test_a_generator_in_disguise_is_never_taken_for_success() -> None:
+    class Lazy:
+        def __call__(self, events: list[RowChange]) -> Any:
+            yield from events
+
+    store = MemoryStateStore()
+    with pytest.raises(HandlerError, match="nothing in it has run"):
+        run(poller(ListSource(3), store), Lazy())
+    assert run(poller(ListSource(3), store), Collected()) == 3
 
 
 def test_a_handler_that_ignores_its_cancellation_is_not_committed_either() -> None:

@@ -160,6 +160,19 @@ def test_a_handler_of_three_ttls_keeps_its_lease_beside_a_competitor() -> None:
     assert run(poller(source, other, lease_ttl_seconds=TTL), theirs) == 0
 
 
+def test_a_plain_store_keeps_its_lease_through_a_fetch_of_two_ttls() -> None:
+    source, store, handler = ListSource(3), PlainStore(), Collected()
+    fetch = source.fetch
+
+    def slow(cursor: Any, batch_size: int) -> Any:
+        time.sleep(2 * TTL)
+        return fetch(cursor, batch_size)
+
+    source.fetch = slow  # type: ignore[method-assign]
+    assert run(poller(source, store, lease_ttl_seconds=TTL), handler) == 3
+    assert "renew" in store.calls
+
+
 def test_renewals_carry_the_context_of_the_invocation() -> None:
     store = Watched()
     invocation.set("inv-7")

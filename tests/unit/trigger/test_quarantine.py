@@ -9,6 +9,7 @@ import pytest
 from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
@@ -86,6 +87,46 @@ def test_one_poison_row_in_forty_is_put_aside_and_the_stream_goes_on(store: Any,
     assert "cursor" not in sink.checkpoints[0], "the row was in the sink before the checkpoint passed it"
     assert len(recorder.of(RowQuarantined)) == 1
     assert run(trigger, handler) == 20
+
+
+def spoil(event: RowChange) -> None:
+    row: Any = event.after
+    row["document"].clear()
+    row["renamed"] = row.pop("amount")
+
+
+def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(12), Choosy(7)
+    source.rows = [{**row, "amount": 1, "document": {"lines": [1]}} for row in source.rows]
+
+    def spoiling(events: list[RowChange]) -> None:
+        for event in events:
+            assert event.after
+            assert event.after["document"] == {"lines": [1]}
+            spoil(event)
+        handler(events)
+
+    policy = RetryPolicy(max_attempts=2)
+    trigger = poller(source, store, quarantine=sink, max_attempts=2, retry_policy=policy)
+    assert run(trigger, spoiling) == 11
+    [row] = sink.rows.values()
+    assert row.error == "cannot digest 7"
+    assert row.event["after"] == {"id": 7, "version": 2, "amount": 1, "document": {"lines": [1]}}
+
+
+def test_an_error_that_cannot_say_what_it_is_does_not_block_for_ever(store: Any, sink: Sink) -> None:
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def handler(events: list[RowChange]) -> None:
+        if any(event.pk["id"] == 7 for event in events):
+            raise SpeechlessError
+
+    trigger = poller(ListSource(12), store, quarantine=sink, max_attempts=2)
+    fails(trigger, handler)
+    assert run(trigger, handler) == 11
+    assert [row.error_type for row in sink.rows.values()] == ["SpeechlessError"]
 
 
 def test_a_poison_row_at_the_end_of_a_batch_is_found(store: Any, sink: Sink) -> None:
@@ -215,6 +256,21 @@ def test_a_row_that_fits_no_model_is_an_error_and_with_a_sink_a_failed_row(store
     assert run(trigger, handler) == 4
     assert [row.event["pk"]["id"] for row in sink.rows.values()] == [3]
     assert [model.id for model in handler.batches[0]] == [0, 1, 2, 4]
+
+
+def test_a_row_on_which_a_validator_breaks_down_does_not_block_for_ever(store: Any, sink: Sink) -> None:
+    class Priced(Order):
+        @pydantic.field_validator("amount")
+        @classmethod
+        def known(cls, amount: int) -> int:
+            return {1: 1}[amount]  # Pydantic takes ValueErrors for misfits, this one it lets through
+
+    source, handler = ListSource(5), Collected()
+    source.rows[3]["amount"] = 7
+    trigger = poller(source, store, model=Priced, quarantine=sink, max_attempts=2)
+    fails(trigger, handler, error=SerializationError)
+    assert run(trigger, handler) == 4
+    assert [(row.event["pk"]["id"], row.error_type) for row in sink.rows.values()] == [(3, "KeyError")]
 
 
 def test_a_model_that_fits_no_row_puts_nothing_aside(store: Any, sink: Sink) -> None:
