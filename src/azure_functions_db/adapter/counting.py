@@ -20,7 +20,7 @@ def counted(connection: Connection, plan: Plan, start: Position, most: int | Non
     """Count the rows after a position; a share that only Python can pick is estimated."""
     from sqlalchemy import func, select
 
-    page = plan.page(len(start.values), inclusive=start.inclusive)
+    page = plan.page(start)
     count = select(func.count()).select_from(page.subquery("azfdb_counted"))
     parameters = {**plan.parameters(start.values), LIMIT: _EVERYTHING if most is None else most}
     rows = int(connection.execute(count, parameters).scalar_one())

@@ -9,6 +9,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ClauseElement, Executable
 
 from azure_functions_db.adapter.plan import LIMIT
+from azure_functions_db.adapter.position import Position
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -45,9 +46,9 @@ def plan_words(plan: Plan, connection: Connection) -> str | None:
         connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
         connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
     last = connection.execute(plan.last()).first()
-    position = () if last is None else tuple(last)
-    statement = _Explained(plan.page(len(position)), _PREFIX[dialect])
-    rows = connection.execute(statement, {**plan.parameters(position), LIMIT: 100}).all()
+    position = Position(() if last is None else tuple(last))
+    statement = _Explained(plan.page(position), _PREFIX[dialect])
+    rows = connection.execute(statement, {**plan.parameters(position.values), LIMIT: 100}).all()
     return "; ".join(_said(dialect, row) for row in rows if _said(dialect, row))
 
 

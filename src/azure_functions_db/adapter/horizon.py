@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.adapter import values
 from azure_functions_db.adapter.generations import Generations
+from azure_functions_db.adapter.position import BEGINNING
 from azure_functions_db.core.errors import SourceConfigurationError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class DrainingWatch(Watch):
     def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
         """Return the newest cursor value after a position, and what else is to be seen at that moment."""
         bounded = self._settle is not None
-        newest = plan.newest(len(start.values), inclusive=start.inclusive, bounded=bounded)
+        newest = plan.newest(start, bounded=bounded)
         parameters = plan.parameters(start.values)
         if self._settle is not None:
             parameters |= plan.bounded(settled_until(connection, plan, self._settle))
@@ -237,7 +238,7 @@ def settled_until(connection: Connection, plan: Plan, seconds: float) -> Any:
     """Return the database's clock minus some seconds, as a value of the cursor column."""
     kind = plan.shape.types[plan.definition.cursor_column]
     moment = _clock(connection, aware=bool(getattr(kind, "timezone", False))) - dt.timedelta(seconds=seconds)
-    sample = connection.execute(plan.newest(0)).scalar() if plan.dialect.name == "sqlite" else None
+    sample = connection.execute(plan.newest(BEGINNING)).scalar() if plan.dialect.name == "sqlite" else None
     return values.driver_value(moment, kind, plan.dialect, sample)
 
 

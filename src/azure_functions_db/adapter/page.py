@@ -79,7 +79,7 @@ def _cut(plan: Plan, header: Header, rows: Sequence[Any], start: Position, limit
 
 
 def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> tuple[Header, Sequence[Any]]:
-    statement = plan.page(len(start.values), inclusive=start.inclusive, bounded=bound is not None)
+    statement = plan.page(start, bounded=bound is not None)
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
         parameters |= plan.bounded(bound)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Dialect, Select
 
     from azure_functions_db.adapter.definition import Definition
+    from azure_functions_db.adapter.position import Position
     from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.adapter.wire import Wording
     from azure_functions_db.core.types import RawRecord
@@ -77,17 +78,17 @@ class Plan:
             self._statements[key] = make()
         return self._statements[key]
 
-    def page(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
-        """Return the statement for a page after a position of ``given`` values (0: from the start)."""
+    def page(self, start: Position, *, bounded: bool = False) -> Select[Any]:
+        """Return the statement for a page after such a position."""
         from sqlalchemy import Integer, bindparam
 
         def page() -> Select[Any]:
-            page = self._filtered(self._everything(), given, inclusive=inclusive)
+            page = self._filtered(self._everything(), start)
             page = page.where(*self._below(bounded=bounded))
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
             return signed(page.order_by(*self.order).limit(limit))
 
-        return self.kept(("page", given, inclusive, bounded), page)
+        return self.kept(("page", start.form, bounded), page)
 
     def worded(self, page: Select[Any], limit: int) -> Wording | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
@@ -95,18 +96,18 @@ class Plan:
             self._wordings[page, limit] = wording(page, self.dialect, {LIMIT: limit})
         return self._wordings[page, limit]
 
-    def newest(self, given: int, *, inclusive: bool = False, bounded: bool = False) -> Select[Any]:
-        """Return the statement for the highest cursor after a position, filters left aside.
+    def newest(self, start: Position, *, bounded: bool = False) -> Select[Any]:
+        """Return the statement for the highest cursor after such a position, filters left aside.
 
         They are left aside because any visible cursor serves as a bound, and this one the index knows.
         """
 
         def newest() -> Select[Any]:
-            after = [*self._after(given, inclusive=inclusive), *self._below(bounded=bounded)]
+            after = [*self._after(start), *self._below(bounded=bounded)]
             newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
             return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
-        return self.kept(("newest", given, inclusive, bounded), newest)
+        return self.kept(("newest", start.form, bounded), newest)
 
     def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
@@ -119,11 +120,6 @@ class Plan:
         """Whether the cursor can be NULL at all."""
         table = self.shape.table
         return table is None or bool(table.columns[self.definition.cursor_column].nullable)
-
-    @cached_property
-    def _nullable_keys(self) -> list[ColumnElement[Any]]:
-        """The key columns that can be NULL, as far as is known: those of a query always."""
-        return [self.shape.column(name) for name in self.definition.order_columns[1:] if self.shape.may_be_null(name)]
 
     def without_cursor(self) -> Select[Any]:
         """Return the statement that counts the rows whose cursor is NULL."""
@@ -200,21 +196,28 @@ class Plan:
             return select(text("*"), *extras).select_from(self.shape.relation)
         return select(*(self.shape.column(name) for name in self.definition.needed_columns), *extras)
 
-    def _filtered(self, everything: Select[Any], given: int, *, inclusive: bool) -> Select[Any]:
-        if not given or self.dialect.name == "duckdb":  # which takes a row that begins with NULL for a high one
+    def _filtered(self, everything: Select[Any], start: Position) -> Select[Any]:
+        if not start.values or self.dialect.name == "duckdb":  # which takes a row that begins with NULL for a high one
             everything = everything.where(self.cursor.is_not(None))
         if self.end is not None:
             everything = everything.where(self.cursor <= self._bound(END, self.definition.cursor_column))
-        return everything.where(*self._after(given, inclusive=inclusive), *self._own_filter())
+        return everything.where(*self._after(start), *self._own_filter())
 
-    def _after(self, given: int, *, inclusive: bool) -> list[ColumnElement[bool]]:
-        if not given:
+    def _after(self, start: Position) -> list[ColumnElement[bool]]:
+        if not start.values:
             return []
-        names = self.definition.order_columns[:given]
+        names = self.definition.order_columns[: len(start.values)]
         parameters = [self._bound(f"azfdb_p{i}", name) for i, name in enumerate(names)]
-        if inclusive:
+        if start.inclusive:
             return [self.cursor >= parameters[0]]
-        return [keyset.after(self.order[:given], parameters, self.dialect.name, self._nullable_keys)]
+        return [keyset.after(self.order[: len(names)], parameters, self.dialect.name, self._null_keys(start))]
+
+    def _null_keys(self, start: Position) -> list[ColumnElement[Any]]:
+        """Return the key columns whose NULLs could be passed over."""
+        if self.dialect.name == "sqlite":
+            # NULL comes first here: rows compare as they should, unless the position itself holds one.
+            return [column for column, value in zip(self.order, start.values, strict=False) if value is None]
+        return [self.shape.column(name) for name in self.definition.order_columns[1:] if self.shape.may_be_null(name)]
 
     def _own_filter(self) -> list[Any]:
         filters: list[Any] = []

@@ -11,6 +11,8 @@ from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from sqlalchemy import Connection
 
     from azure_functions_db.adapter.plan import Plan
@@ -26,6 +28,11 @@ class Position:
 
     values: tuple[Any, ...] = ()
     inclusive: bool = False
+
+    @property
+    def form(self) -> Hashable:
+        """What the statement for such a position depends on."""
+        return (self.inclusive, *(value is None for value in self.values))
 
 
 BEGINNING = Position()
@@ -72,7 +79,7 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
     names = plan.definition.order_columns
     sample = None
     if plan.dialect.name == "sqlite" and any(isinstance(part, dt.datetime) for part in parts):
-        sample = connection.execute(plan.newest(0)).scalar()
+        sample = connection.execute(plan.newest(BEGINNING)).scalar()
     return tuple(
         values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
         for name, part in zip(names, parts, strict=False)

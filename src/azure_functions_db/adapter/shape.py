@@ -38,14 +38,8 @@ class Shape:
         return self.relation.c[name]
 
     def may_be_null(self, name: str) -> bool:
-        """Tell whether the column can hold NULL; a query does not say, and SQLite allows it in most primary keys."""
-        from sqlalchemy import INTEGER
-
-        if self.table is None or name not in self.table.columns:
-            return True
-        column = self.table.columns[name]
-        is_rowid = [*self.table.primary_key] == [column] and isinstance(column.type, INTEGER)
-        return bool(column.nullable) and not is_rowid
+        """Tell whether the column can hold NULL; a query does not say."""
+        return self.table is None or name not in self.table.columns or bool(self.table.columns[name].nullable)
 
     def require(self, names: Sequence[str]) -> None:
         """Refuse names that are no columns, with the ones that are."""
