@@ -1,7 +1,7 @@
 """Run every benchmark of this folder, or those named, and show their ratios as a table.
 
 A benchmark is a script that prints one JSON line for each measurement, with at least
-``benchmark`` and ``ratio``, and better ``case``, ``target`` (or ``at_most``), ``ours_ms`` and ``baseline_ms``.
+``benchmark`` and ``ratio``, and better ``case``, ``target``, ``ours_ms`` and ``baseline_ms``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lines_of(script: Path) -> list[dict[str, Any]]:
 
 
 def shown(line: dict[str, Any]) -> list[str]:
-    target, ratio = line.get("target", line.get("at_most")), line.get("ratio")
+    target, ratio = line.get("target"), line.get("ratio")
     verdict = "" if target is None or ratio is None else ("ok" if ratio <= target else "MISSED")
     first, last = (line.get("benchmark"), line.get("case")), (line.get("ours_ms"), line.get("baseline_ms"))
     values = [*first, ratio, target, *last]
