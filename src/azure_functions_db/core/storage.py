@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from azure.storage.blob import ContainerClient
+    from azure.core.exceptions import AzureError
+    from azure.storage.blob import ContainerClient, ExponentialRetry
 
 # The emulator's account is the same everywhere and public; the Python SDK does not know its short form.
 _EMULATOR_ACCOUNT = "devstoreaccount1"
 _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _EMULATOR_PORTS = {"Blob": 10000, "Queue": 10001, "Table": 10002}
+
+# Enough for a lost packet; who sits in front of a terminal can ask again.
+_HASTE = {"retry_total": 1, "connection_timeout": 2, "read_timeout": 10}
+_HASTY_BACKOFF = 0.3
+
+_hurried: ContextVar[bool] = ContextVar("azfdb_hurried", default=False)
+
+
+@contextmanager
+def hurried(*, hurry: bool = True) -> Iterator[None]:
+    """Wait a few seconds at most for blob storage while this lasts: a person wants to know whether it answers."""
+    before = _hurried.set(hurry)
+    try:
+        yield
+    finally:
+        _hurried.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +80,10 @@ def storage_account(
 
 def blob_container(connection: str, container: str) -> ContainerClient:
     """Return a client of a container in the account that an app setting names; nothing is contacted yet."""
-    from azure.storage.blob import ContainerClient, ExponentialRetry
+    from azure.storage.blob import ContainerClient
 
-    options: Any = {
-        # The SDK's own patience (a minute for an answer, 15 seconds to the first retry) outlasts a lease.
-        "retry_policy": ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=3, random_jitter_range=1),
-        "connection_timeout": 5,
-        "read_timeout": 15,
-    }
+    # The SDK's own patience (a minute for an answer) outlasts a lease.
+    options: Any = {"retry_policy": _retries(), "connection_timeout": 5, "read_timeout": 15}
     match storage_account(connection, "blob"):
         case ByConnectionString(text):
             try:
@@ -81,6 +96,35 @@ def blob_container(connection: str, container: str) -> ContainerClient:
             return ContainerClient(uri, container, credential=credential, **options)
         case other:
             assert_never(other)
+
+
+def failure_told(failure: AzureError, code: str) -> str:
+    """Return in a few words what a failure of a storage service means; its own text may show a signed URL."""
+    from azure.core.exceptions import ServiceRequestError, ServiceResponseError
+
+    if isinstance(failure, ServiceRequestError | ServiceResponseError):
+        return f"it does not answer ({code})"
+    status = getattr(failure, "status_code", None)
+    answer = f"{code}, HTTP {status}" if status else code
+    return f"it refuses access ({answer})" if status in {401, 403} else answer
+
+
+def _retries() -> ExponentialRetry:
+    from azure.storage.blob import ExponentialRetry
+
+    class Retries(ExponentialRetry):
+        """Asks again within the life of a lease, or within a person's patience."""
+
+        def configure_retries(self, request: Any) -> dict[str, Any]:
+            if _hurried.get():
+                request.context.options.update(_HASTE)
+            return super().configure_retries(request)
+
+        def get_backoff_time(self, settings: dict[str, Any]) -> float:
+            return _HASTY_BACKOFF if _hurried.get() else super().get_backoff_time(settings)
+
+    # By itself the SDK would wait 15 seconds before the first retry.
+    return Retries(initial_backoff=1, increment_base=2, retry_total=3, random_jitter_range=1)
 
 
 def _expanded(connection_string: str) -> str:
