@@ -46,6 +46,11 @@ _SCHEMA = _Kind(
     names=("SQLITE_SCHEMA",),
     prose=re.compile(r"no such column|no such table|has no column named"),
 )
+_FORBIDDEN = _Kind(
+    states=("42501",),
+    numbers=frozenset({1044, 1142, 1143, 1227, 1370}),
+    names=("SQLITE_READONLY", "SQLITE_PERM"),
+)
 _CONSTRAINT = (
     re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys, after the value itself
     re.compile(r"CONSTRAINT `([^`]+)`"),  # MySQL, MariaDB: foreign keys and checks
@@ -69,6 +74,11 @@ def is_schema_change(error: SQLAlchemyError) -> bool:
     return _means(error, _SCHEMA)
 
 
+def is_forbidden(error: BaseException) -> bool:
+    """Tell whether the database answered that this login may not do that."""
+    return _means(error, _FORBIDDEN)
+
+
 def constraint_of(error: SQLAlchemyError) -> str | None:
     """Return the name of the violated constraint, where the driver tells it."""
     diagnosis = getattr(_original(error), "diag", None)
@@ -82,6 +92,14 @@ def code_of(error: SQLAlchemyError) -> str | None:
     """Return the database's own code of the error, for a message."""
     code = _number(error) or _state(error) or _sqlite_name(error)
     return None if code is None else str(code)
+
+
+def reason_of(error: SQLAlchemyError) -> str:
+    """Return in a few words why the database failed; its own prose may show values."""
+    code = code_of(error) or type(error).__name__
+    if is_connection_failure(error):
+        return f"the database does not answer or refuses the login ({code})"
+    return f"this login lacks the right ({code})" if is_forbidden(error) else code
 
 
 def _is_gone(error: SQLAlchemyError) -> bool:
@@ -99,7 +117,7 @@ def _is_login_failure(error: SQLAlchemyError) -> bool:
     return _means(error, _LOGIN) and getattr(error, "statement", None) is None
 
 
-def _means(error: SQLAlchemyError, kind: _Kind) -> bool:
+def _means(error: BaseException, kind: _Kind) -> bool:
     state, number, name = _state(error), _number(error), _sqlite_name(error)
     if state is not None and state.startswith(kind.states):
         return True
@@ -111,7 +129,7 @@ def _means(error: SQLAlchemyError, kind: _Kind) -> bool:
     return not told_by_code and kind.prose is not None and bool(kind.prose.search(_message(error)))
 
 
-def _state(error: SQLAlchemyError) -> str | None:
+def _state(error: BaseException) -> str | None:
     original = _original(error)
     state = getattr(original, "sqlstate", None)
     if state is None and type(original).__module__.startswith("pyodbc"):
@@ -119,24 +137,24 @@ def _state(error: SQLAlchemyError) -> str | None:
     return state if isinstance(state, str) else None
 
 
-def _number(error: SQLAlchemyError) -> int | None:
+def _number(error: BaseException) -> int | None:
     number = _first_argument(error)
     return number if isinstance(number, int) else None
 
 
-def _sqlite_name(error: SQLAlchemyError) -> str | None:
+def _sqlite_name(error: BaseException) -> str | None:
     return getattr(_original(error), "sqlite_errorname", None)
 
 
-def _message(error: SQLAlchemyError) -> str:
+def _message(error: BaseException) -> str:
     arguments = getattr(_original(error), "args", ())
     return str(arguments[-1]) if arguments else ""
 
 
-def _first_argument(error: SQLAlchemyError) -> Any:
+def _first_argument(error: BaseException) -> Any:
     arguments = getattr(_original(error), "args", ())
     return arguments[0] if arguments else None
 
 
-def _original(error: SQLAlchemyError) -> BaseException | None:
+def _original(error: BaseException) -> BaseException | None:
     return getattr(error, "orig", None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.names import encoded_app
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.core.storage import blob_container
+from azure_functions_db.core.storage import blob_container, failure_told
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except AzureError as error:
-        # The error's own text may show a signed URL.
-        raise StateStoreError(f"The quarantine in blob storage failed: {_code_of(error)}") from None
+        told = failure_told(error, _code_of(error))
+        raise StateStoreError(f"The quarantine in blob storage failed: {told}", unreachable=True) from None
 
 
 def _code_of(error: object) -> str:

@@ -31,14 +31,26 @@ class FileQuarantine:
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
         with _translated(self._root):
-            pattern = "*/" if poller_name is None else folder_of(poller_name)
-            found = [(str(path), path.read_bytes()) for path in self._root.glob(f"{pattern}*.json")]
+            folders = self._folders() if poller_name is None else [self._root / folder_of(poller_name)]
+            paths = [path for folder in folders for path in _listed(folder) if path.suffix == ".json"]
+            found = [(str(path), path.read_bytes()) for path in paths]
         return oldest_first([decoded(content, where) for where, content in found])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
         with _translated(self._root):
             (self._root / path_of(poller_name, event_id)).unlink(missing_ok=True)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in _listed(self._root) if path.is_dir()]
+
+
+def _listed(folder: Path) -> list[Path]:
+    # Unlike a pattern, which finds nothing in a folder that cannot be read.
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def _write(path: Path, text: str) -> None:
@@ -56,4 +68,6 @@ def _translated(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StateStoreError(f"The quarantine in {root} failed: {error.strerror or error}") from error
+        raise StateStoreError(
+            f"The quarantine in {root} failed: {error.strerror or error}", unreachable=True
+        ) from error

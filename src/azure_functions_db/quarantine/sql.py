@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.failures import code_of
+from azure_functions_db.core.failures import reason_of
 from azure_functions_db.core.transactions import outside_transactions
 from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
 
@@ -105,9 +105,11 @@ class SqlQuarantine:
                 with self._engine.begin() as connection:
                     yield connection
         except DBAPIError as error:
-            raise StateStoreError(f"The quarantine table {self._name} failed: {code_of(error)}") from error
+            raise StateStoreError(
+                f"The quarantine table {self._name} failed: {reason_of(error)}", unreachable=True
+            ) from error
         except SQLAlchemyError as error:
-            raise StateStoreError(f"The quarantine table {self._name} failed: {error}") from error
+            raise StateStoreError(f"The quarantine table {self._name} failed: {error}", unreachable=True) from error
 
     def _make_table(self) -> None:
         from sqlalchemy import inspect

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.storage import failure_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +45,7 @@ def _code_in_body(failure: AzureError) -> str | None:
 
 
 def _translated(poller_name: str | None, failure: AzureError) -> StateStoreError:
-    status = getattr(failure, "status_code", None)
-    answer = f"{error_code(failure)}, HTTP {status}" if status else error_code(failure)
+    answer = failure_told(failure, error_code(failure))
     of_poller = f" of poller {poller_name!r}" if poller_name else ""
     return StateStoreError(
         f"Azure Storage failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.locking import locked
+from azure_functions_db.state.names import poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class FileBackend:
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
-        return [path.name.removesuffix(_SUFFIX) for path in (self._directory / app).glob(f"*{_SUFFIX}")]
+        with _failures_of(None):
+            names = _listed(self._directory / app)
+        return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
 
     def _swap(self, name: DocumentName, expected: Version | None, content: bytes) -> Version | None:
         path = self._path(name)
@@ -76,6 +79,14 @@ class FileStateStore(DocumentStateStore):
     ) -> None:
         backend = FileBackend(Path(path))
         super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
+
+
+def _listed(directory: Path) -> list[str]:
+    # Unlike a pattern, which finds nothing in a directory that cannot be read.
+    try:
+        return [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
 
 
 def _content(path: Path) -> bytes | None:
@@ -107,12 +118,14 @@ def _sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def _failures_of(name: DocumentName) -> Iterator[None]:
+def _failures_of(name: DocumentName | None) -> Iterator[None]:
     try:
         yield
     except OSError as failure:
+        poller_name = poller_of(name.poller) if name else None
+        what = f"The state file of poller {poller_name!r}" if name else "The state directory"
         raise StateStoreError(
-            f"The state file of poller {name.poller!r} cannot be used: {failure.strerror} ({failure.filename})",
-            poller_name=name.poller,
+            f"{what} cannot be used: {failure.strerror} ({failure.filename})",
+            poller_name=poller_name,
             unreachable=True,
         ) from failure

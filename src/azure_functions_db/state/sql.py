@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
-from azure_functions_db.core.failures import code_of, is_schema_change
+from azure_functions_db.core.failures import code_of, is_schema_change, reason_of
 from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, outside_transactions
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.names import poller_of
@@ -187,11 +187,11 @@ class SqlBackend:
             raise self._translated(failure, poller_of(name.poller) if name else None) from failure
 
     def _translated(self, failure: Exception, poller_name: str | None) -> StateStoreError:
-        reason = code_of(failure) if isinstance(failure, _database_error()) else None
+        reason = reason_of(failure) if isinstance(failure, _database_error()) else type(failure).__name__
         of_poller = f" of poller {poller_name!r}" if poller_name else ""
         hint = _SNAPSHOT_HINT if reason in _CHANGED_SINCE and self._joined() is not None else ""
         return StateStoreError(
-            f"The table {self.table.fullname} failed on the state{of_poller}: {reason or type(failure).__name__}{hint}",
+            f"The table {self.table.fullname} failed on the state{of_poller}: {reason}{hint}",
             poller_name=poller_name,
             table=self.table.fullname,
             unreachable=True,
