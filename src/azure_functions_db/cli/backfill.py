@@ -32,11 +32,12 @@ def backfill(
     from azure_functions_db.cli.output import complain, show
     from azure_functions_db.cli.progress import progress
     from azure_functions_db.cli.targets import Targets
+    from azure_functions_db.cli.waiting import Announcement
 
     filling = filling_of(Targets(app), name, new, from_, to)
     with progress(new, filling.count_left(), quiet=as_json) as advance:
         try:
-            report = filling.run(rate, advance)
+            report = filling.run(rate, advance, Announcement(quiet=as_json))
         except KeyboardInterrupt:
             complain("interrupted: what was committed stays, and the same command goes on from there", as_json=as_json)
             raise

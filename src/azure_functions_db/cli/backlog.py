@@ -42,17 +42,20 @@ def backlog_of(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -
     try:
         counts = isinstance(source, CountingSource)
         result = source.fetch_changes(checkpoint, 1 if counts else _READ)
-        if counts and result.records:
+        if counts and (result.records or result.horizon):
             rows = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
-            return Backlog(rows, rows >= _COUNTED, _lag(source, result, now), result.horizon)
-        return Backlog(len(result.records), bool(result.more), _lag(source, result, now), result.horizon)
+            return Backlog(rows, rows >= _COUNTED, _lag(source, result, rows, now), result.horizon)
+        rows = len(result.records)
+        return Backlog(rows, bool(result.more), _lag(source, result, rows, now), result.horizon)
     finally:
         source.close()
 
 
-def _lag(source: Any, result: FetchResult, now: dt.datetime) -> float | None:
+def _lag(source: Any, result: FetchResult, rows: int, now: dt.datetime) -> float | None:
     from azure_functions_db.trigger.lag import lag_of
 
-    if not result.records:
+    if not rows:
         return 0.0
+    if not result.records:
+        return None  # rows are there, and held back
     return lag_of(result.records[0].get(getattr(source, "cursor_column", "")), now)

@@ -11,9 +11,11 @@ from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handling_of
 from azure_functions_db.cli.stretch import Stretch, StretchSource
 from azure_functions_db.cli.values import cursor_from, typed_source
+from azure_functions_db.cli.waiting import is_held_back
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
 from azure_functions_db.core.serializers import deserialize_position
-from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped
+from azure_functions_db.core.signals import BatchCommitted, LateCommitAwaited, LeaseSkipped
+from azure_functions_db.core.storage import hurried
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from azure_functions_db.cli.handling import Handling
     from azure_functions_db.cli.targets import Target, Targets
     from azure_functions_db.core.signals import Signal
-    from azure_functions_db.core.types import Checkpoint, CursorPart
+    from azure_functions_db.core.types import Checkpoint, CursorPart, Horizon
 
 # A tick ends when the stretch does; its lease is kept alive meanwhile.
 _ALL_BATCHES = 1_000_000_000
+# Beside what the source itself waits for running transactions.
+_PAUSE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +52,23 @@ class Filling:
         self._checkpoint = checkpoint
         self._advance: Callable[[int], object] = lambda _rows: None
         self._rows = 0
+        self._announce: Callable[[Horizon], object] = lambda _horizon: None
+        self._horizon: Horizon | None = None
         self._skipped = False
 
     def count_left(self) -> int:
         """Return how many rows are still to be delivered."""
         return self._source.count_changes(self._checkpoint)
 
-    def run(self, rate: float | None, advance: Callable[[int], object]) -> Filled:
-        """Deliver what is left of the stretch, at most so many rows a second; tell of each batch."""
+    def run(
+        self, rate: float | None, advance: Callable[[int], object], announce: Callable[[Horizon], object]
+    ) -> Filled:
+        """Deliver what is left of the stretch, at most so many rows a second; tell of each batch and of each wait."""
         began = time.monotonic()
-        self._advance = advance
+        self._advance, self._announce = advance, announce
         trigger, handler = self._trigger(rate), Paced(handling_of(self._live.defined), rate)
-        with printed_aside():
-            while _tick(trigger, handler):
+        with printed_aside(), hurried(hurry=False):
+            while self._goes_on(trigger, handler):
                 pass
         if self._skipped:
             raise LeaseConflictError(
@@ -76,8 +84,22 @@ class Filling:
             case BatchCommitted():
                 self._rows += signal.fetched_count
                 self._advance(signal.fetched_count)
+            case LateCommitAwaited():
+                self._horizon = signal.horizon
             case LeaseSkipped():
                 self._skipped = True
+
+    def _goes_on(self, trigger: PollTrigger, handler: Paced) -> bool:
+        """Deliver what can be read; tell whether more is to come, now or when running transactions have ended."""
+        self._horizon = None
+        if _tick(trigger, handler):
+            return True
+        horizon, checkpoint = self._horizon, self._live.store.load_checkpoint(self._name)
+        if horizon is None or self._skipped or not is_held_back(self._source, horizon, checkpoint):
+            return False
+        self._announce(horizon)
+        time.sleep(_PAUSE)
+        return True
 
     def _trigger(self, rate: float | None) -> PollTrigger:
         settings = self._live.defined.settings

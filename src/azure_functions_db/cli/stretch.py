@@ -74,6 +74,6 @@ class StretchSource:
     def acknowledge(self, checkpoint: Checkpoint) -> None:
         """Tell the source nothing: what the live poller still needs is not let go."""
 
-    def count_changes(self, checkpoint: Checkpoint) -> int:
-        """Return how many rows of the stretch are left."""
-        return int(self._source.count_changes(checkpoint))
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows of the stretch are left; counting stops at ``most``."""
+        return int(self._source.count_changes(checkpoint, most))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.values import cursor_from, typed_source
+from azure_functions_db.cli.waiting import Announcement, is_held_back
 from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.serializers import deserialize_position, json_safe
 from azure_functions_db.ledger.delivered import DeliveredLedger, position_of
@@ -37,6 +38,8 @@ class Verified:
     poller: str
     checked: int
     missing: list[MissingRow]
+    quarantined: int
+    """How many rows were not delivered and lie in quarantine; they are not missing."""
     replayed: bool
 
 
@@ -56,15 +59,21 @@ def ledger_of(target: Target, url: str | None) -> DeliveredLedger:
 
 
 def verified(target: Target, ledger: DeliveredLedger, *, first: str | None, share: float, replay: bool) -> Verified:
-    """Look up every row up to the checkpoint in the ledger; deliver what is missing where that is wanted."""
-    checked, missing = 0, list[Any]()
+    """Look up every row up to the checkpoint in ledger and quarantine; deliver what is missing where that is wanted."""
+    checked, undelivered = 0, list[Any]()
     for page in _due_pages(target, first, share):
         checked += len(page)
-        missing += ledger.missing(target.name, page)
+        undelivered += ledger.missing(target.name, page)
+    aside = _quarantined(target)
+    missing = [event for event in undelivered if event.event_id not in aside]
     if replay and missing:
         _replay(target, ledger, missing)
     rows = [MissingRow(event.event_id, json_safe(event.cursor), json_safe(event.pk)) for event in missing]
-    return Verified(target.name, checked, rows, replayed=replay and bool(missing))
+    return Verified(target.name, checked, rows, len(undelivered) - len(missing), replayed=replay and bool(missing))
+
+
+def _quarantined(target: Target) -> set[str]:
+    return set() if target.sink is None else {row.event_id for row in target.sink.entries(target.name)}
 
 
 def _replay(target: Target, ledger: DeliveredLedger, events: Sequence[RowChange]) -> None:
@@ -106,11 +115,16 @@ def _sampled(source: Any, share: float) -> Any:
 
 
 def _pages(target: Target, source: Any, checkpoint: Checkpoint) -> Iterator[list[RowChange]]:
+    """Give all rows after a checkpoint; what running transactions hold back is waited for."""
     from azure_functions_db.trigger.normalizers import normalized
 
+    announce = Announcement()
     settings = target.defined.settings
     more = True
     while more:
         result = source.fetch_changes(checkpoint, _PAGE)
         yield normalized(settings.normalizer, result.records, settings.source.source_descriptor, {"verified": True})
         checkpoint, more = result.next_checkpoint, bool(result.more)
+        if not more and is_held_back(source, result.horizon, checkpoint):
+            announce(result.horizon)
+            more = True

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from azure_functions_db.core.types import Horizon
+
 NONE = "-"
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -52,6 +54,17 @@ def position(cursor: Any, key: Mapping[str, Any]) -> str:
     if cursor is None:
         return NONE
     return " ".join([value(cursor), *(f"{name}={value(part)}" for name, part in key.items())])
+
+
+def holders(horizon: Horizon | None) -> str:
+    """Return who keeps the late-commit horizon where it is."""
+    if horizon is None:
+        return NONE
+    told = [
+        f"session {holder.session} ({holder.user or 'unknown user'}, {duration(holder.age_seconds)})"
+        for holder in horizon.holders
+    ]
+    return ", ".join(told) or f"running transactions, {duration(horizon.age_seconds)}"
 
 
 def value(plain: Any) -> str:
