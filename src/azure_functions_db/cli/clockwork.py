@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from azure_functions_db.core.errors import DbError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -68,7 +70,8 @@ class Clockwork:
         try:
             await self._called(timer, threads, past_due=past_due)
         except Exception as error:  # noqa: BLE001 - whatever the function raised; logged with its traceback
-            _log.exception("%s failed: %s", timer.name, error, extra=_fields(timer, started, error))
+            unseen = None if _is_told(error) else error
+            _log.error("%s failed: %s", timer.name, error, extra=_fields(timer, started, error), exc_info=unseen)
             return False
         finally:
             self._running -= 1
@@ -110,6 +113,11 @@ class Clockwork:
             except TimeoutError:
                 continue
         return not self._stopping.is_set()
+
+
+def _is_told(error: Exception) -> bool:
+    """Tell whether a poller has logged the error with its traceback already."""
+    return isinstance(error, DbError) and getattr(error, "poller_name", None) is not None
 
 
 def _fields(timer: Timer, started: float, error: BaseException | None = None) -> dict[str, object]:

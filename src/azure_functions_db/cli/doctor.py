@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from azure_functions_db.cli.options import AppPlace, AsJson
+from azure_functions_db.cli.options import AnyPoller, AppPlace, AsJson
 
 
 def doctor(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One poller; all of them otherwise.")] = None,
+    name: AnyPoller = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 on warnings, too.")] = False,
     app: AppPlace = None,
     as_json: AsJson = False,

@@ -117,7 +117,9 @@ def _quarantine(target: Target) -> Finding:
         return Finding("quarantine", "note", "none: a batch with a poison row is retried for ever")
     waiting = sum(1 for _ in target.sink.entries(target.name))
     if waiting:
-        return Finding("quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list {target.name}")
+        return Finding(
+            "quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list --poller {target.name}"
+        )
     return Finding("quarantine", "ok", "empty")
 
 

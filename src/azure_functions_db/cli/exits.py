@@ -9,9 +9,11 @@ from azure_functions_db.core.errors import (
     ConfigurationError,
     DbConnectionError,
     FetchError,
+    LeaseAcquireError,
     LeaseConflictError,
     StateStoreError,
 )
+from azure_functions_db.core.failures import is_forbidden
 
 
 class Exit(IntEnum):
@@ -26,7 +28,7 @@ class Exit(IntEnum):
     MISCONFIGURED = 3
     """The app, a setting or a definition cannot work as it is, or there is no such poller."""
     UNREACHABLE = 4
-    """The database or the state store did not answer or refused access."""
+    """The database, the state store or the quarantine did not answer or refused access."""
     LEASE_HELD = 5
     """Another instance is at work; try again, or wait for its lease to expire."""
     INTERRUPTED = 130
@@ -38,11 +40,13 @@ def exit_of(error: BaseException) -> Exit:
     match error:
         case NotConfirmedError():
             return Exit.USAGE
-        case ConfigurationError():
+        case ConfigurationError() if error.__cause__ is None or not is_forbidden(error.__cause__):
             return Exit.MISCONFIGURED
         case LeaseConflictError():
             return Exit.LEASE_HELD
-        case DbConnectionError() | FetchError() | StateStoreError(unreachable=True):
+        case ConfigurationError() | DbConnectionError() | FetchError() | LeaseAcquireError():
+            return Exit.UNREACHABLE
+        case StateStoreError(unreachable=True):
             return Exit.UNREACHABLE
         case KeyboardInterrupt():
             return Exit.INTERRUPTED

@@ -7,11 +7,18 @@ import json
 import logging
 import sys
 import traceback
-from typing import Any
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.errors import DbError, HandlerError, PollerError
+from azure_functions_db.core.secrets import masked, masked_value
 from azure_functions_db.core.serializers import json_safe
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_LIBRARY = str(Path(__file__).parents[1])
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 _SHOWN = {
@@ -19,6 +26,7 @@ _SHOWN = {
     "fetched_count": "{} rows",
     "lag_seconds": "lag {:.1f} s",
     "duration_ms": "{:.0f} ms",
+    "event_id": "{:.12}",
     "error_type": "{}",
 }
 
@@ -36,28 +44,67 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             told["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return masked(json.dumps(json_safe(told), ensure_ascii=False))
+        # Masked value by value: in the finished line a mask could swallow a quotation mark or a brace.
+        safe = {name: masked_value(name, value) for name, value in json_safe(told).items()}
+        return json.dumps(safe, ensure_ascii=False)
 
 
 class Lines(logging.Formatter):
-    """A line that a person can read at a glance, and a traceback where something failed."""
+    """A line that a person can read at a glance, and where an app's own code failed, its traceback."""
 
-    def __init__(self, *, coloured: bool) -> None:
+    def __init__(self, *, coloured: bool, verbose: bool = False) -> None:
         super().__init__()
         self._coloured = coloured
+        self._verbose = verbose
+        self._told: deque[tuple[object, str]] = deque(maxlen=100)
 
     def format(self, record: logging.LogRecord) -> str:
         moment = dt.datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         extra = extra_of(record)
         details = "".join("  " + form.format(extra[name]) for name, form in _SHOWN.items() if name in extra)
         line = f"{moment} {record.levelname.lower():<7} {record.getMessage()}{details}"
-        if record.exc_info:
-            line += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        if record.exc_info and record.exc_info[1] is not None:
+            line += self._traceback(record.exc_info[1], extra.get("invocation_id"))
         return masked(self._painted(line, record.levelno))
+
+    def _traceback(self, error: BaseException, tick: object) -> str:
+        """Return a failure's traceback; the search for a bad row meets the same one again and again."""
+        told = "".join(traceback.format_exception(error)) if self._verbose else _own_traceback(error)
+        if not told or (tick, told) in self._told:
+            return ""
+        self._told.append((tick, told))
+        return "\n" + told.rstrip()
 
     def _painted(self, line: str, level: int) -> str:
         colour = _COLOURS.get(level) if self._coloured else None
         return f"{colour}{line}\033[0m" if colour else line
+
+
+def _own_traceback(error: BaseException) -> str:
+    """Return the traceback of what the app's code raised; the library's own errors are clear without one."""
+    match error:
+        case HandlerError(__cause__=BaseException() as failure):
+            return _app_traceback(failure)
+        case DbError():
+            return ""
+        case _:
+            return _app_traceback(error)
+
+
+def _app_traceback(failure: BaseException) -> str:
+    origin = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
+    # A poller's error there is only what the library was about when it called the app once more.
+    before = "" if origin is None or isinstance(origin, PollerError) else f"{_app_traceback(origin)}\nwhich led to\n\n"
+    frames = _own_frames(failure.__traceback__)
+    return before + "".join(traceback.format_exception(type(failure), failure, frames, chain=False))
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of the library that led to the app's code."""
+    inner = frames
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        inner = inner.tb_next
+    return inner or frames
 
 
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -74,7 +121,7 @@ def is_news(record: logging.LogRecord) -> bool:
 def set_up_logs(*, as_json: bool, verbose: bool) -> None:
     """Send every log record to standard error, in the form that is wanted."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else Lines(coloured=sys.stderr.isatty()))
+    handler.setFormatter(JsonLines() if as_json else Lines(coloured=sys.stderr.isatty(), verbose=verbose))
     if not verbose and not as_json:
         handler.addFilter(is_news)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

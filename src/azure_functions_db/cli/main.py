@@ -13,6 +13,7 @@ from azure_functions_db.cli.commands import PLAIN, Commands
 from azure_functions_db.cli.exits import Exit, exit_of
 from azure_functions_db.cli.output import complain
 from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.storage import hurried
 
 app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)
 
@@ -29,7 +30,8 @@ def commands() -> None:
 def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
     try:
-        app()
+        with hurried():
+            app()
     except DbError as error:
         complain(str(error), as_json="--json" in sys.argv, error_type=type(error).__name__)
         sys.exit(exit_of(error))

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-PollerName = Annotated[str, typer.Argument(metavar="NAME", help="The poller.", show_default=False)]
+from azure_functions_db.cli.completion import poller_names
+
+PollerName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The poller.", show_default=False, autocompletion=poller_names)
+]
+AnyPoller = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="One poller; all of them otherwise.", autocompletion=poller_names)
+]
 
 AppPlace = Annotated[
     str | None,

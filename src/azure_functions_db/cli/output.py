@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-# Wide enough for every table; files and pipes have no edge to wrap at.
-_PIPE_WIDTH = 200
+# Files and pipes have no edge to wrap at.
+_PIPE_WIDTH = 1000
 
 
 def show(result: Any, *, as_json: bool) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from azure_functions_db.cli import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], 
     if quiet or not sys.stderr.isatty():
         yield lambda _rows: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from azure_functions_db.cli.output import console
 
@@ -24,15 +27,22 @@ def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], 
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[pace]}"),
     )
+    began, done = time.monotonic(), 0
     with Progress(*columns, console=console(error=True), expand=True) as bar:
-        task = bar.add_task(name, total=total, speed="")
+        task = bar.add_task(name, total=total, pace="")
 
         def advance(rows: int) -> None:
-            bar.advance(task, rows)
-            speed = bar.tasks[0].speed
-            bar.update(task, speed="" if speed is None else f"{speed:,.0f} rows/s")
+            nonlocal done
+            done += rows
+            bar.update(task, advance=rows, pace=pace(done, total, time.monotonic() - began))
 
         yield advance
+
+
+def pace(done: int, total: int, seconds: float) -> str:
+    """Return how fast it went so far, and how long the rest takes at that rate."""
+    rate = done / max(seconds, 0.001)
+    left = words.duration((total - done) / rate) if done < total else words.NONE
+    return words.rate(rate) + ("" if left == words.NONE else f", {left} left")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.commands import PLAIN
+from azure_functions_db.cli.completion import poller_names
 from azure_functions_db.cli.options import BACKUPS, AppPlace, AsJson, BackupFolder, Yes
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 quarantine = typer.Typer(name="quarantine", add_completion=False, **PLAIN)
 
-Poller = Annotated[str | None, typer.Option("--poller", metavar="NAME", help="Rows of this poller only.")]
+Poller = Annotated[
+    str | None,
+    typer.Option("--poller", metavar="NAME", help="Rows of this poller only.", autocompletion=poller_names),
+]
 Error = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Rows of this kind of error only.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Event ids, or their first characters.")]
 All = Annotated[bool, typer.Option("--all", help="Every row that --poller and --error leave.")]
@@ -70,7 +74,7 @@ def list_(
     show(Listed([entry.row for entry in _chosen(app, sink, poller, (), error)]), as_json=as_json)
 
 
-@quarantine.command("show")
+@quarantine.command("show", short_help="Show one quarantined row.")
 def show_(
     event_id: Annotated[str, typer.Argument(metavar="ID", help="The event's id, or its first characters.")],
     poller: Poller = None,
@@ -81,11 +85,10 @@ def show_(
     """Show one quarantined row: its error, its attempts and the event."""
     from azure_functions_db.cli.output import show
 
-    [entry] = _chosen(app, sink, poller, (event_id,), None)
-    show(Shown(entry.row), as_json=as_json)
+    show(Shown(_only(_chosen(app, sink, poller, (event_id,), None), event_id).row), as_json=as_json)
 
 
-@quarantine.command("replay")
+@quarantine.command("replay", short_help="Give rows to the app's handler again.")
 def replay_(
     ids: Ids = None,
     all_: All = False,
@@ -108,7 +111,7 @@ def replay_(
     raise typer.Exit(Exit.FAILED if report.failed else Exit.OK)
 
 
-@quarantine.command("drop")
+@quarantine.command("drop", short_help="Forget rows for good.")
 def drop_(
     ids: Ids = None,
     all_: All = False,
@@ -132,6 +135,16 @@ def drop_(
     if rows:
         confirm(*sorted({row.poller_name for row in rows}), yes=yes)
     show(Dropped(rows, _dropped(chosen, backups)), as_json=as_json)
+
+
+def _only(entries: list[Entry], event_id: str) -> Entry:
+    """Return the one entry; the same event may lie there for its poller and for a backfill."""
+    from azure_functions_db.core.errors import ConfigurationError
+
+    if len(entries) != 1:
+        pollers = ", ".join(entry.row.poller_name for entry in entries) or "none"
+        raise ConfigurationError(f"Name one --poller: the row {event_id[:12]} is in the quarantine of {pollers}")
+    return entries[0]
 
 
 def _check_some(ids: list[str] | None, *, all_: bool) -> None:

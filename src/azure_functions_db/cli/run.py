@@ -23,7 +23,9 @@ def run(
     from azure_functions_db.cli.apps import load_app
     from azure_functions_db.cli.local import run_on_schedule, run_once
     from azure_functions_db.cli.logs import set_up_logs
+    from azure_functions_db.core.storage import hurried
 
     set_up_logs(as_json=as_json, verbose=verbose)
     loaded = load_app(app)
-    raise typer.Exit(asyncio.run(run_once(loaded, once) if once else run_on_schedule(loaded)))
+    with hurried(hurry=False):  # its functions wait for the storage as they do in the host
+        raise typer.Exit(asyncio.run(run_once(loaded, once) if once else run_on_schedule(loaded)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from azure_functions_db.core.types import Horizon, QuarantinedRow
+    from azure_functions_db.core.types import QuarantinedRow
 
-# A table of pollers needs about this much; on less each poller gets a block of lines.
-_WIDE = 150
+_ENDLESS = 10_000
 
 
 @singledispatch
@@ -45,9 +44,11 @@ def screen(result: Any, width: int) -> RenderableType:  # noqa: ARG001 - others 
 def _status(result: Status, width: int) -> RenderableType:
     if not result.pollers:
         return Text("There are no pollers here.")
-    told = _status_table(result.pollers) if width >= _WIDE else Group(*map(_status_block, result.pollers))
+    table = _status_table(result.pollers)
+    if Console(width=_ENDLESS).measure(table).maximum > width:
+        return Group(*map(_status_block, result.pollers))
     problems = [_problem(standing.poller, text) for standing in result.pollers for text in standing.problems]
-    return Group(told, *problems)
+    return Group(table, *problems)
 
 
 def _status_table(standings: Sequence[Standing]) -> Table:
@@ -58,21 +59,24 @@ def _status_table(standings: Sequence[Standing]) -> Table:
 
 
 def _status_block(standing: Standing) -> RenderableType:
-    facts = [(name, told) for name, told in _status_facts(standing) if told != words.NONE]
+    facts = [(name, text(told)) for name, told in _status_facts(standing) if told != words.NONE]
+    facts += [("problem", text(problem, "red")) for problem in standing.problems]
     return Group(text(standing.poller, "bold"), Padding(pairs(facts), (0, 0, 1, 2)))
 
 
 def _status_facts(standing: Standing) -> list[tuple[str, str]]:
     waiting = words.number(standing.waiting_rows) + ("+" if standing.waiting_is_more else "")
+    # What could not be looked at may well have been taken.
+    lease = words.NONE if standing.lease is None and standing.problems else _lease(standing.lease)
     return [
         ("position", words.position(standing.cursor, standing.key)),
         ("lag", words.duration(standing.lag_seconds)),
         ("waiting", f"{waiting} rows" if standing.waiting_rows is not None else words.NONE),
         ("rate", words.rate(standing.rows_per_second)),
         ("last success", words.ago(standing.last_success_age_seconds)),
-        ("lease", _lease(standing.lease)),
+        ("lease", lease),
         ("quarantined", words.number(standing.quarantined)),
-        ("held back by", _horizon(standing.horizon)),
+        ("held back by", words.holders(standing.horizon)),
     ]
 
 
@@ -82,16 +86,6 @@ def _lease(lease: LeaseStanding | None) -> str:
     if lease.alive:
         return f"{lease.owner} #{lease.token}, for {words.duration(lease.age_seconds)}"
     return f"free, last #{lease.token}"
-
-
-def _horizon(horizon: Horizon | None) -> str:
-    if horizon is None:
-        return words.NONE
-    holders = [
-        f"session {holder.session} ({holder.user or 'unknown user'}, {words.duration(holder.age_seconds)})"
-        for holder in horizon.holders
-    ]
-    return ", ".join(holders) or f"running transactions, {words.duration(horizon.age_seconds)}"
 
 
 _GRADES = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("WARN", "yellow"), "error": ("FAIL", "red")}
@@ -130,7 +124,8 @@ def _change(result: Change, width: int) -> RenderableType:
         return text(f"Done: {result.action} of {result.poller}; {kept}.", "green")
     before, after = _flat(result.before or {}), _flat(result.after)
     names = list(dict.fromkeys([*before, *after]))
-    rows = [(name, before.get(name, words.NONE), after.get(name, words.NONE)) for name in names]
+    both = [(name, before.get(name, words.NONE), after.get(name, words.NONE)) for name in names]
+    rows = [row for row in both if row[1:] != (words.NONE, words.NONE)]
     if width < 100:
         return Group(text(f"{result.poller}: {result.action}", "bold"), *map(_change_block, rows))
     table = grid("", "before", "after", title=f"{result.poller}: {result.action}")
@@ -149,7 +144,7 @@ def _change_block(row: tuple[str, str, str]) -> RenderableType:
 @screen.register(Tail)
 def _tail(result: Tail, width: int) -> RenderableType:
     if not result.events:
-        held = "" if result.horizon is None else f"; held back by {_horizon(result.horizon)}"
+        held = "" if result.horizon is None else f"; held back by {words.holders(result.horizon)}"
         return text(f"{result.poller}: nothing waits{held}.")
     blocks = [_event(event, width) for event in result.events]
     more = "; more wait behind them" if result.more else ""
@@ -179,7 +174,7 @@ def _listed(result: Listed, width: int) -> RenderableType:
 
 def _quarantined_block(row: QuarantinedRow) -> RenderableType:
     event_id, *facts = _quarantined_facts(row)
-    told = pairs(zip(("poller", "key", "error", "attempts", "since"), facts, strict=True))
+    told = pairs(zip(("poller", "key", "error", "attempts", "since"), map(text, facts), strict=True))
     return Group(text(event_id, "bold"), Padding(told, (0, 0, 0, 2)))
 
 
@@ -216,11 +211,12 @@ def _filled(result: Filled, width: int) -> RenderableType:  # noqa: ARG001 - see
 def _verified(result: Verified, width: int) -> RenderableType:  # noqa: ARG001 - see screen
     rows = [text(f"missing: {words.position(row.cursor, row.key)}", "red") for row in result.missing]
     told = f"{words.number(len(result.missing))} missing of {words.number(result.checked)}"
-    return Group(*rows, text(told + (", now replayed" if result.replayed else "")))
+    aside = f", {words.number(result.quarantined)} in quarantine" if result.quarantined else ""
+    return Group(*rows, text(told + (", now replayed" if result.replayed else "") + aside))
 
 
 def _tree(document: Any) -> RenderableType:
-    return pairs(_flat(document or {}).items())
+    return pairs((name, text(told)) for name, told in _flat(document or {}).items())
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -247,13 +243,13 @@ def grid(*headings: str, title: str | None = None) -> Table:
     return table
 
 
-def pairs(facts: Iterable[tuple[str, str]]) -> Table:
+def pairs(facts: Iterable[tuple[str, Text]]) -> Table:
     """Return names and values, one pair a line."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, told in facts:
-        table.add_row(name, text(told))
+        table.add_row(name, told)
     return table
 
 

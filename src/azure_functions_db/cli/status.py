@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from azure_functions_db.cli.options import AppName, AppPlace, AsJson, SinkUrl, StoreUrl
+from azure_functions_db.cli.options import AnyPoller, AppName, AppPlace, AsJson, SinkUrl, StoreUrl
 
 if TYPE_CHECKING:
     from azure_functions_db.cli.standing import Status
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One poller; all of them otherwise.")] = None,
+    name: AnyPoller = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="With --watch: how often.", min=0.2)] = 2,
     app: AppPlace = None,

@@ -102,10 +102,14 @@ class Targets:
         self._app_name = app_name
         self._sink_url = quarantine
 
+    def names(self) -> list[str]:
+        """Return the names of the pollers that the app defines; nothing is contacted."""
+        return sorted(self._pollers)
+
     def all(self) -> list[Target]:
         """Return every poller of the app, or of the store, by name."""
         if self._app is not None:
-            return [self._defined(name) for name in sorted(self._pollers)]
+            return [self._defined(name) for name in self.names()]
         return [self._stored(self._store, name) for name in self._store.poller_names()]
 
     def with_strangers(self) -> list[Target]:
