@@ -8,11 +8,14 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, create_engine, text
 
 from tests.integration.cli import warm
+
+if TYPE_CHECKING:
+    from tests.integration.cli.shelves import Shelf
 
 AZFDB = Path(sys.prefix) / "bin" / "azfdb"
 
@@ -77,6 +80,7 @@ class Shop:
     database: str
     store_url: str
     sink_url: str
+    shelf: Shelf
     settings: dict[str, str]
     engine: Engine = field(init=False)
 
@@ -123,13 +127,19 @@ class Shop:
 
 
 def opened(
-    folder: Path, database: str, *, store: tuple[str, str, str], sink: tuple[str, str, str], **settings: str
+    folder: Path,
+    database: str,
+    *,
+    store: tuple[str, str, str],
+    sink: tuple[str, str, str],
+    shelf: Shelf,
+    **settings: str,
 ) -> Shop:
-    """Return a shop whose store and sink are given as (import, expression, URL)."""
+    """Return a shop whose store and sink are given as (import, expression, URL), and the shelf behind both."""
     folder.mkdir()
     app = APP.format(imports=f"{store[0]}\n{sink[0]}", store=store[1], sink=sink[1])
     (folder / "function_app.py").write_text(app)
-    shop = Shop(folder, database, store[2], sink[2], settings)
+    shop = Shop(folder, database, store[2], sink[2], shelf, settings)
     with shop.engine.begin() as connection:
         connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, version INTEGER, note VARCHAR(50))"))
         connection.execute(text("CREATE INDEX orders_by_version ON orders (version, id)"))

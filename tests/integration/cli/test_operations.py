@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration.cli.shops import AZFDB
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.integration.cli.shops import Shop
@@ -56,9 +60,35 @@ def test_whoever_holds_the_horizon_is_named(shop_on_postgres: Shop) -> None:
     [holder] = standing["horizon"]["holders"]
     assert (holder["session"], holder["user"]) == (str(pid), "azfdb")
     assert f"held back by  session {pid} (azfdb, " in shown
+    assert (standing["waiting_rows"], standing["lag_seconds"]) == (2, None), "they are there, if not to be read yet"
 
 
-def test_watching_goes_on_until_it_is_interrupted(shop: Shop) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("backfill", "orders", "--as", "again"), "again: the stretch of orders is complete; 4 row(s)"),
+        (("verify", "orders"), "0 missing of 4"),
+    ],
+    ids=["backfill", "verify"],
+)
+def test_what_is_held_back_is_waited_for(shop_on_postgres: Shop, words: tuple[str, ...], told: str) -> None:
+    shop = shop_on_postgres
+    shop.sell(1, 2, 3, 4)
+    shop.tick()
+    with ThreadPoolExecutor() as aside, shop.engine.connect() as writer:
+        pid = writer.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        writer.exec_driver_sql("INSERT INTO orders VALUES (5, 5, 'not yet committed')")
+        running = aside.submit(shop.azfdb, *words)
+        wait_for(
+            lambda: f"session {pid}" in (shop.folder / ".err").read_text(), 30, "it does not say whom it waits for"
+        )
+        writer.rollback()
+        done = running.result()
+    assert (done.code, told in done.out) == (0, True), done
+
+
+def test_watching_goes_on_until_it_is_interrupted(any_shop: Shop) -> None:
+    shop = any_shop
     shop.sell(1)
     words = [str(AZFDB), "status", "--watch", "--every", "0.2", "--json"]
     with subprocess.Popen(words, cwd=shop.folder, env=shop.environment, stdout=subprocess.PIPE, text=True) as process:
@@ -107,6 +137,12 @@ def test_moving_a_poller_and_back(any_shop: Shop) -> None:
     assert shop.azfdb("reset", "orders", "--to-cursor", "6", "--pk", "id=6", "--yes").code == 0
     shop.tick()
     assert shop.handled == [1, 2, 3, 4, 7, 8]
+
+    app = shop.folder / "function_app.py"
+    app.write_text(app.read_text().replace('table="orders"', 'table="orders", where="id > 0"'))
+    assert shop.azfdb("status").code == 1
+    assert shop.azfdb("reset", "orders", "--adopt-fingerprint", "--yes").code == 0
+    assert (shop.azfdb("status").code, shop.position()) == (0, 8)
 
 
 def test_cloning_and_exporting(any_shop: Shop) -> None:
@@ -166,6 +202,11 @@ def test_quarantined_rows(any_shop: Shop) -> None:
     assert shop.azfdb("backfill", "orders", "--as", "again", REFUSED="4", MAX_ATTEMPTS="1").code == 0
     of_backfill = shop.azfdb("quarantine", "list", "--poller", "again", "--json").json["rows"]
     assert [row["event"]["pk"]["id"] for row in of_backfill] == [4]
+    shop.azfdb("backfill", "orders", "--as", "third", REFUSED="4", MAX_ATTEMPTS="1")
+    twice = shop.azfdb("quarantine", "show", of_backfill[0]["event_id"])
+    assert (twice.code, "in the quarantine of again, third" in twice.complaint) == (3, True)
+    assert shop.azfdb("quarantine", "show", of_backfill[0]["event_id"], "--poller", "third").code == 0
+    shop.azfdb("quarantine", "drop", "--all", "--yes", "--poller", "third")
     assert shop.azfdb("quarantine", "replay", "--all", "--poller", "again", "--json").json["failed"] == {}
 
     dropped = shop.azfdb("quarantine", "drop", "--all", "--yes", "--json").json
@@ -220,6 +261,10 @@ def test_verifying_what_was_delivered(any_shop: Shop) -> None:
     assert shop.handled == [1, 2, 3, 4, 3]
     assert shop.azfdb("verify", "orders", "--sample", "0.5").code == 0
 
+    shop.sell(6)
+    shop.tick(REFUSED="6", MAX_ATTEMPTS="1")
+    assert shop.azfdb("verify", "orders").out == "0 missing of 7, 1 in quarantine\n"
+
 
 def test_every_command_through_the_real_executable(any_shop: Shop) -> None:
     shop = any_shop
@@ -232,6 +277,7 @@ def test_every_command_through_the_real_executable(any_shop: Shop) -> None:
         ("inspect", "orders"),
         ("doctor",),
         ("tail", "orders"),
+        ("run", "--once", "on_orders"),
         ("clone", "orders", "copy", "--yes"),
         ("export", "orders"),
         ("lease", "break", "orders", "--yes"),
@@ -245,5 +291,5 @@ def test_every_command_through_the_real_executable(any_shop: Shop) -> None:
     ):
         done = shop.executable(*words)
         assert (done.code, "Traceback" in done.err) == (0, False), (words, done)
-        assert done.out.strip()
-        assert "\x1b" not in done.out, "a pipe gets no control codes"
+        assert (done.out + done.err).strip()
+        assert "\x1b" not in done.out + done.err, "a pipe gets no control codes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
@@ -16,6 +17,8 @@ from tests.integration.cli.shops import AZFDB
 
 if TYPE_CHECKING:
     from tests.integration.cli.shops import Shop
+
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture
@@ -49,26 +52,72 @@ def test_a_screen_fits_its_terminal(busy: Shop, words: tuple[str, ...], columns:
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_a_terminal_gets_colours_and_its_own_width(busy: Shop) -> None:
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_real_terminal_of_this_width(busy: Shop, columns: int) -> None:
+    code, status = on_terminal(busy, columns, "status")
+    assert code == 0
+    head = CODES.sub("", status[0]).split()
+    assert head[0] == ("poller" if columns == 200 else "orders"), "a table where it fits, else a block for each poller"
+    assert any("position" in line for line in status)
+
+    code, doctor = on_terminal(busy, columns, "doctor")
+    assert code == 0
+    assert any("\x1b[32mok" in line for line in doctor), "a terminal gets colours"
+
+    code, filled = on_terminal(busy, columns, "backfill", "orders", "--as", "again", "--rate", "8")
+    assert code == 0
+    assert any("4/5" in line and "/s, " in line and line.rstrip().endswith("left") for line in filled), filled
+    assert "again: the stretch of orders is complete; 5 row(s)" in filled[-1]
+
+    for line in [*status, *doctor, *filled]:
+        assert len(CODES.sub("", line)) <= columns
+
+
+def on_terminal(shop: Shop, columns: int, *words: str) -> tuple[int, list[str]]:
+    """Run the executable on a terminal; return its exit code and every line that was ever drawn."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {**busy.environment, "TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {**shop.environment, "TERM": "xterm-256color"}
+    for name in ("NO_COLOR", "COLUMNS"):
+        environment.pop(name, None)
     shown = b""
-    with subprocess.Popen([str(AZFDB), "doctor"], cwd=busy.folder, env=environment, stdout=follower) as process:
+    command = [str(AZFDB), *words]
+    with subprocess.Popen(command, cwd=shop.folder, env=environment, stdout=follower, stderr=follower) as process:
         os.close(follower)
         try:
             while part := os.read(leader, 4096):
                 shown += part
         except OSError:
             pass  # Linux ends a terminal whose other side is closed with an error
-        assert process.wait(30) == 0
+        code = process.wait(30)
     os.close(leader)
-    assert b"\x1b[32mok" in shown
+    drawn = [line for line in re.split(r"[\r\n]+", shown.decode()) if CODES.sub("", line).strip()]
+    return code, [line for line in drawn if not line.startswith(("an app may", "a handler may"))]
 
 
 def test_completion_is_offered_for_shells(busy: Shop) -> None:
     done = busy.azfdb("--show-completion", "bash", _AZFDB_COMPLETE="")
     assert done.code == 0
-    completed = busy.azfdb(_AZFDB_COMPLETE="complete_bash", COMP_WORDS="azfdb qua", COMP_CWORD="1")
-    assert completed.out.strip() == "quarantine"
+    assert completed(busy, "azfdb qua") == "quarantine"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("azfdb reset or", "orders"),
+        ("azfdb status o", "orders"),
+        ("azfdb quarantine list --poller o", "orders"),
+        ("azfdb inspect none", ""),
+        ("azfdb inspect --app nowhere or", ""),
+        ("azfdb inspect --store file:///nowhere or", ""),
+    ],
+)
+def test_pollers_are_completed_from_the_app_alone(shop: Shop, line: str, offered: str) -> None:
+    assert completed(shop, line, SHOP_DB="postgresql+psycopg://nobody@127.0.0.1:9/nowhere") == offered
+
+
+def completed(shop: Shop, line: str, **environment: str) -> str:
+    place = str(len(line.split()) - 1)
+    done = shop.azfdb(_AZFDB_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=place, **environment)
+    assert done.err == ""
+    return done.out.strip()

@@ -255,6 +255,19 @@ def busy(tmp_path: Path) -> Running:
     return running
 
 
+def test_a_failing_poller_tells_its_traceback_once(tmp_path: Path) -> None:
+    (tmp_path / "function_app.py").write_text(POLLER.replace("while not", "raise ValueError('bad')\n    while not"))
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        shop.executescript("CREATE TABLE orders (id INTEGER PRIMARY KEY); INSERT INTO orders VALUES (7);")
+    shop.close()
+    failed = azfdb("run", tmp_path, "--once", "changed")
+    assert failed.returncode == 1
+    assert failed.stderr.count("Traceback") == 1
+    assert failed.stderr.count("  File ") == 1, "the app's own frame"
+    assert failed.stderr.rstrip().splitlines()[-1].endswith("HandlerError")
+    assert "changed failed: The handler failed: ValueError: bad" in failed.stderr
+
+
 def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(busy: Running, tmp_path: Path) -> None:
     assert FileStateStore(tmp_path / "state").look("changed").lease is not None
     (tmp_path / "go").touch()

@@ -1,0 +1,69 @@
+"""Log records as people and machines get them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from azure_functions_db.cli.logs import JsonLines, Lines
+from azure_functions_db.core.errors import FetchError, HandlerError
+
+
+def record(message: str = "told", raising: BaseException | None = None, **extra: Any) -> logging.LogRecord:
+    made = logging.makeLogRecord({"msg": message, "levelno": logging.ERROR, "levelname": "ERROR", **extra})
+    made.exc_info = None if raising is None else (type(raising), raising, raising.__traceback__)
+    return made
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except type(error) as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"error": 'password="hush'},
+        {"error": "token=hush"},
+        {"settings": {"password": "hush", "host": "db"}},
+        {"password": "hush"},
+        {"urls": ["postgresql://me:hush@db/shop", "plain"]},
+    ],
+)
+def test_a_masked_record_is_still_json(extra: dict[str, Any]) -> None:
+    line = JsonLines().format(record("with AccountKey=hush", **extra, after="kept"))
+    told = json.loads(line)
+    assert "hush" not in line
+    assert told["after"] == "kept"
+
+
+def test_what_the_app_raised_is_shown_without_the_library_around_it() -> None:
+    failure = raised(ValueError("cannot digest 2"))
+    told = Lines(coloured=False).format(record("handler_failed", raised(HandlerError("The handler failed"), failure)))
+    assert told.count("Traceback") == 1
+    assert told.endswith("ValueError: cannot digest 2")
+
+
+def test_what_led_to_it_in_the_app_is_shown_and_what_the_library_was_about_is_not() -> None:
+    earlier = raised(KeyError("postcode"), raised(HandlerError("an attempt before"), None))
+    failure = raised(ValueError("cannot digest 2"), earlier)
+    told = Lines(coloured=False).format(record(raising=raised(HandlerError("again"), failure)))
+    assert told.index("KeyError: 'postcode'") < told.index("which led to") < told.index("ValueError: cannot digest 2")
+    assert "an attempt before" not in told
+
+
+def test_the_library_s_own_errors_are_a_line() -> None:
+    error = raised(FetchError("The database cannot be reached"), raised(OSError("a long story")))
+    assert "\n" not in Lines(coloured=False).format(record("orders failed", error))
+    assert "a long story" in Lines(coloured=False, verbose=True).format(record("orders failed", error))
+
+
+def test_the_same_traceback_is_shown_once_a_tick() -> None:
+    lines, error = Lines(coloured=False), raised(ValueError("cannot digest 2"))
+    shown = [lines.format(record(raising=error, invocation_id=tick)) for tick in ("first", "first", "second")]
+    assert ["Traceback" in line for line in shown] == [True, False, True]
