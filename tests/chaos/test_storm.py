@@ -10,7 +10,7 @@ import pytest
 
 from tools.services.server import CHECKOUT
 
-SECONDS = os.environ.get("AZFDB_CHAOS_SECONDS", "40")
+SECONDS = os.environ.get("AZFDB_CHAOS_SECONDS", "60")
 SEED = os.environ.get("AZFDB_CHAOS_SEED", "7")
 
 
