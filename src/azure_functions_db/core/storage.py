@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from azure_functions_db.core.errors import ConfigurationError
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from azure.core.exceptions import AzureError
     from azure.storage.blob import ContainerClient, ExponentialRetry
+
+Client = TypeVar("Client")
 
 # The emulator's account is the same everywhere and public; the Python SDK does not know its short form.
 _EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -82,18 +84,24 @@ def blob_container(connection: str, container: str) -> ContainerClient:
     """Return a client of a container in the account that an app setting names; nothing is contacted yet."""
     from azure.storage.blob import ContainerClient
 
-    # The SDK's own patience (a minute for an answer) outlasts a lease.
-    options: Any = {"retry_policy": _retries(), "connection_timeout": 5, "read_timeout": 15}
-    match storage_account(connection, "blob"):
+    return storage_client(ContainerClient, connection, "blob", container, retry_policy=_retries())
+
+
+def storage_client(kind: type[Client], connection: str, service: str, name: str, **options: Any) -> Client:
+    """Return a client of one thing in the account that an app setting names, of the SDK's given class."""
+    made: Any = kind
+    # The SDK's own patience (a minute for an answer, five for a table's) outlasts a lease.
+    options |= {"connection_timeout": 5, "read_timeout": 15}
+    match storage_account(connection, service):
         case ByConnectionString(text):
             try:
-                return ContainerClient.from_connection_string(text, container, **options)
+                return made.from_connection_string(text, name, **options)  # type: ignore[no-any-return]
             except ValueError:
                 raise ConfigurationError(
                     f"The app setting {connection} is no storage connection string", setting=connection
                 ) from None
         case ByIdentity(uri, credential):
-            return ContainerClient(uri, container, credential=credential, **options)
+            return made(uri, name, credential=credential, **options)  # type: ignore[no-any-return]
         case other:
             assert_never(other)
 

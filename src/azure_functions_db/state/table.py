@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.core.storage import ByConnectionString, ByIdentity, storage_account
+from azure_functions_db.core.storage import storage_client
 from azure_functions_db.state.azure import asked, error_code
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.names import poller_of
@@ -125,7 +125,9 @@ class TableStateStore(DocumentStateStore):
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
         def connect() -> TableClient:
-            return table_client or _connected(connection, expanded(table))
+            from azure.data.tables import TableClient
+
+            return table_client or storage_client(TableClient, connection, "table", expanded(table))
 
         super().__init__(TableBackend(connect), source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
 
@@ -166,22 +168,3 @@ def _answered(refusals: set[str], work: Callable[[], Mapping[str, Any]]) -> Vers
         if error_code(failure) not in refusals:
             raise
         return None
-
-
-def _connected(connection: str, table: str) -> TableClient:
-    from azure.data.tables import TableClient
-
-    # The SDK's own patience (five minutes for an answer) outlasts a lease.
-    options: Any = {"connection_timeout": 5, "read_timeout": 15}
-    match storage_account(connection, "table"):
-        case ByConnectionString(text):
-            try:
-                return TableClient.from_connection_string(text, table, **options)
-            except ValueError:
-                raise ConfigurationError(
-                    f"The app setting {connection} is no storage connection string", setting=connection
-                ) from None
-        case ByIdentity(uri, credential):
-            return TableClient(uri, table, credential=credential, **options)
-        case other:
-            assert_never(other)
