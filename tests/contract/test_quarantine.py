@@ -63,6 +63,17 @@ def test_the_same_row_put_twice_is_kept_once(new_sink: NewSink) -> None:
     assert [(kept.event_id, kept.attempts) for kept in sink.entries()] == [("e1", 4), ("e2", 3)]
 
 
+def test_ids_that_differ_in_case_only_are_two(new_sink: NewSink) -> None:
+    sink = new_sink()
+    sink.put([row("aB")])
+    sink.put([row("Ab"), row("Ab", "Orders")])
+    assert {(kept.poller_name, kept.event_id) for kept in sink.entries()} == {
+        ("orders", "aB"),
+        ("orders", "Ab"),
+        ("Orders", "Ab"),
+    }
+
+
 def test_a_row_can_be_forgotten_and_forgotten_again(new_sink: NewSink) -> None:
     sink = new_sink()
     sink.put([row("e1"), row("e1", "payments")])

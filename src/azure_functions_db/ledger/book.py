@@ -137,8 +137,7 @@ class Book:
 
 def _insert_new(table: Table, dialect: str) -> Executable:
     """Return an insert that passes over rows whose key is there already."""
-    from sqlalchemy import insert
-    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.dialects import mysql, postgresql, sqlite
 
     match dialect:
         case "postgresql":
@@ -146,6 +145,8 @@ def _insert_new(table: Table, dialect: str) -> Executable:
         case "sqlite":
             return sqlite.insert(table).on_conflict_do_nothing()
         case "mysql" | "mariadb":
-            return insert(table).prefix_with("IGNORE")
+            # IGNORE would also cut a text that is too long, and the event it stands for would never be found again.
+            as_it_is = {NOTED_AT: table.c[NOTED_AT]}
+            return mysql.insert(table).on_duplicate_key_update(as_it_is)
         case _:
             raise WriteError(f"A ledger cannot be kept in a {dialect} database")

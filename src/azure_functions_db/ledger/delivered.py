@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.core.signals import BatchCommitted
+from azure_functions_db.core.tables import exact_text
 from azure_functions_db.core.transactions import outside_transactions
 from azure_functions_db.ledger.book import Book, utc_now
 
@@ -109,9 +110,9 @@ def _columns() -> list[Column[Any]]:
     from sqlalchemy import Column, String, Text
 
     return [
-        Column("poller_name", String(200), primary_key=True),
+        Column("poller_name", exact_text(200), primary_key=True),
         Column("position_hash", String(64), primary_key=True),
-        Column("event_id", String(200), nullable=False),
+        Column("event_id", exact_text(200), nullable=False),
         Column("cursor_value", Text, nullable=False),
         Column("row_key", Text, nullable=False),
     ]

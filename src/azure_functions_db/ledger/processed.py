@@ -6,6 +6,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.tables import exact_text
 from azure_functions_db.core.transactions import ambient_connection, ambient_transaction
 from azure_functions_db.ledger.book import Book, utc_now
 
@@ -122,7 +123,7 @@ def _columns() -> list[Column[Any]]:
     from sqlalchemy import Column, String
 
     return [
-        Column("scope", String(100), primary_key=True),
-        Column("event_id", String(200), primary_key=True),
+        Column("scope", exact_text(100), primary_key=True),
+        Column("event_id", exact_text(200), primary_key=True),
         Column("mark", String(32), nullable=False),
     ]

@@ -10,6 +10,7 @@ from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.failures import reason_of
+from azure_functions_db.core.tables import exact_text
 from azure_functions_db.core.transactions import outside_transactions
 from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
 
@@ -87,8 +88,8 @@ class SqlQuarantine:
         return Table(
             self._name,
             MetaData(),
-            Column("poller_name", String(200), primary_key=True),
-            Column("event_id", String(200), primary_key=True),
+            Column("poller_name", exact_text(200), primary_key=True),
+            Column("event_id", exact_text(200), primary_key=True),
             Column("quarantined_at", String(40), nullable=False),
             Column("error_type", String(200), nullable=False),
             Column("entry", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),

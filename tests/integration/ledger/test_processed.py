@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import create_engine, text
 
-from azure_functions_db import DbWriter, EngineProvider
+from azure_functions_db import DbWriter, EngineProvider, WriteError
 from azure_functions_db.ledger import ProcessedLedger, processed_once
 
 DAY = dt.timedelta(days=1)
@@ -64,6 +64,20 @@ def test_an_event_that_comes_again_has_no_second_effect(target: str, engines: En
     assert handle([first, second, third], target, engines) == []
     assert handle([], target, engines) == []
     assert effects(target, engines) == ["a", "b", "c"]
+
+
+def test_ids_that_differ_in_case_only_are_two_events(target: str, engines: EngineProvider) -> None:
+    assert handle([Change("aB")], target, engines) == ["aB"]
+    assert handle([Change("Ab"), Change("aB")], target, engines) == ["Ab"]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_an_id_that_is_too_long_is_an_error_and_not_an_event_that_was_there(
+    request: pytest.FixtureRequest, engines: EngineProvider, kind: str
+) -> None:
+    url = str(request.getfixturevalue(f"{kind}_database"))
+    with pytest.raises(WriteError), processed_once([Change("x" * 201)], url=url, engine_provider=engines):
+        pytest.fail("nothing is to be handled")
 
 
 def test_a_handler_that_fails_has_neither_effect_nor_note(target: str, engines: EngineProvider) -> None:
