@@ -413,8 +413,11 @@ def test_without_the_privilege_the_source_says_so_and_reads_on(
         url=reader, table="changes", cursor_column="stamp", pk_columns=["id"], engine_provider=provider
     )
     with caplog.at_level(logging.WARNING):
-        assert [record["id"] for record in source.fetch_changes({}, 5).records] == [row]
-        source.fetch_changes({}, 5)
+        poll = Poll(source)
+        assert poll() == [row]
+        following = insert(writer)
+        writer.commit()
+        assert poll() == [following]
     assert caplog.text.count("PROCESS") == 1
     assert source.late_commit_grade() == "none"
     with engine.begin() as connection:

@@ -93,8 +93,11 @@ class Listings:
 
 def _asked(now: dt.datetime, connection: Connection) -> Listing:
     connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    rows = connection.exec_driver_sql(_QUESTION.format(now=now.isoformat())).all()
-    connection.exec_driver_sql("ROLLBACK")  # SQLAlchemy knows nothing of this transaction
+    try:
+        rows = connection.exec_driver_sql(_QUESTION.format(now=now.isoformat())).all()
+    finally:
+        # SQLAlchemy knows nothing of this transaction. Left open after a refusal, it would show one moment for ever.
+        connection.exec_driver_sql("ROLLBACK")
     questions = [_ASKED_AT.search(row.trx_query or "") for row in rows]
     times = [dt.datetime.fromisoformat(asked[1]) for asked in questions if asked]
     # Whoever runs a statement of ours only reads.
