@@ -83,7 +83,7 @@ class Interruption:
         # A renewal that hangs tells nobody; so this thread looks at the clock itself.
         while self._tenure is not None and not self._tenure.is_set():
             try:
-                call.result(self._tenure.remaining() or None)
+                call.result(self._tenure.remaining())
             except TimeoutError:
                 if call.done():
                     raise

@@ -10,6 +10,8 @@ import pytest
 
 from azure_functions_db.core.errors import ConfigurationError, HandlerError, LostLeaseError, RowsFailed
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.interruption import Interruption
+from azure_functions_db.trigger.tenure import Tenure
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, run
 
 if TYPE_CHECKING:
@@ -274,6 +276,29 @@ def test_a_renewal_that_hangs_does_not_keep_the_handler_of_a_lost_lease_alive() 
             await poller(ListSource(3), Hanging(), lease_ttl_seconds=0.3).run_async(timer=None, handler=handler)
 
     asyncio.run(main())
+
+
+def test_a_lease_that_ends_between_two_looks_at_the_clock_cancels_the_handler() -> None:
+    class Endless:
+        cancelled = False
+
+        def result(self, timeout: float | None = None) -> None:
+            if self.cancelled:
+                raise asyncio.CancelledError
+            assert timeout is not None, "nobody would ever look at the clock again"
+            raise TimeoutError
+
+        def done(self) -> bool:
+            return self.cancelled
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    readings = iter([2.9, 3.1, 3.2, 3.3, 3.4])  # the lease is ours until 3
+    interruption = Interruption()
+    interruption.follow(Tenure(4, 0.0, lambda: next(readings)))
+    with pytest.raises(LostLeaseError):
+        interruption.watch(Endless())  # type: ignore[arg-type]
 
 
 def test_an_async_handler_can_name_its_culprits() -> None:
