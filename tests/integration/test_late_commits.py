@@ -305,6 +305,13 @@ def test_a_row_from_the_future_does_not_hide_those_before_it(
     assert sorted(delivered) == sorted([ahead, behind])
 
 
+def test_a_time_of_day_with_a_zone_is_no_moment_to_wait_for(engine: Engine, new_source: NewSource) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE changes ADD at timetz DEFAULT '23\\:59\\:59+00'"))
+        row = insert(connection)
+    assert Poll(new_source("at"))() == [row]
+
+
 def test_now_is_not_a_row_from_the_future(session: Session, new_source: NewSource) -> None:
     writer = session()
     insert(writer)

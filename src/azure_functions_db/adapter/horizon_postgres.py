@@ -74,7 +74,8 @@ class PostgresWatch(DrainingWatch):
     def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
         from sqlalchemy import DateTime, cast, func, select, text
 
-        if getattr(plan.shape.types[plan.definition.cursor_column], "timezone", False):
+        kind = plan.shape.types[plan.definition.cursor_column]
+        if values.is_temporal(kind) and getattr(kind, "timezone", False):
             # A stamp from a clock that is ahead waits until it is due: lower ones are still to come.
             newest = newest.where(plan.cursor <= func.statement_timestamp())
         clock = func.clock_timestamp()
