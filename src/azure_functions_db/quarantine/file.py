@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.files import listed, replace_whole
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
 
 if TYPE_CHECKING:
@@ -26,13 +27,15 @@ class FileQuarantine:
         """Keep the rows durably; the same row put twice is kept once."""
         with _translated(self._root):
             for row in rows:
-                _write(self._root / path_of(row.poller_name, row.event_id), encoded(row))
+                path = self._root / path_of(row.poller_name, row.event_id)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_whole(path, encoded(row).encode(), by_way_of=f".{os.getpid()}.part")
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
         with _translated(self._root):
             folders = self._folders() if poller_name is None else [self._root / folder_of(poller_name)]
-            paths = [path for folder in folders for path in _listed(folder) if path.suffix == ".json"]
+            paths = [path for folder in folders for path in listed(folder) if path.suffix == ".json"]
             found = [(str(path), path.read_bytes()) for path in paths]
         return oldest_first([decoded(content, where) for where, content in found])
 
@@ -42,25 +45,7 @@ class FileQuarantine:
             (self._root / path_of(poller_name, event_id)).unlink(missing_ok=True)
 
     def _folders(self) -> list[Path]:
-        return [path for path in _listed(self._root) if path.is_dir()]
-
-
-def _listed(folder: Path) -> list[Path]:
-    # Unlike a pattern, which finds nothing in a folder that cannot be read.
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.part")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+        return [path for path in listed(self._root) if path.is_dir()]
 
 
 @contextmanager

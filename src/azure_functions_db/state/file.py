@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.files import listed, replace_whole
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.locking import locked
 from azure_functions_db.state.names import poller_of
@@ -49,7 +50,7 @@ class FileBackend:
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         with _failures_of(None):
-            names = _listed(self._directory / app)
+            names = [path.name for path in listed(self._directory / app)]
         return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
 
     def _swap(self, name: DocumentName, expected: Version | None, content: bytes) -> Version | None:
@@ -59,7 +60,7 @@ class FileBackend:
             with locked(path.with_suffix(".lock")):
                 if _content(path) != expected:
                     return None
-                _replace_whole(path, content)
+                replace_whole(path, content, by_way_of=".tmp")  # the document is locked
         return content
 
     def _path(self, name: DocumentName) -> Path:
@@ -81,40 +82,11 @@ class FileStateStore(DocumentStateStore):
         super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
 
 
-def _listed(directory: Path) -> list[str]:
-    # Unlike a pattern, which finds nothing in a directory that cannot be read.
-    try:
-        return [path.name for path in directory.iterdir()]
-    except FileNotFoundError:
-        return []
-
-
 def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
-
-
-def _replace_whole(path: Path, content: bytes) -> None:
-    """Put the content in place so that a crash leaves either the old file or the new one."""
-    temporary = path.with_suffix(".tmp")  # one name is enough: the document is locked
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name == "nt":
-        return  # Windows keeps no handle on a directory and needs none.
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
