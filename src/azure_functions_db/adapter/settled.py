@@ -69,7 +69,7 @@ class Pages:
             return read_page(connection, plan, start, limit)
         if self._backlog and self.watch.bound is not None:
             page = self._known(self.watch, connection, plan, start, limit)
-            if page.rows:
+            if page.rows or page.more:
                 return page
         page = self._settled(self.watch, connection, plan, start, limit)
         self._backlog = page.more
