@@ -57,16 +57,14 @@ class OpenRowChange:
     whose class is then changed to the sealed one: events are made by the thousand.
     """
 
-    __slots__ = ("_columns", "_identities", "_index", "_key", "after", "before", "cursor", "metadata", "op", "source")
+    __slots__ = ("_identities", "_index", "after", "before", "cursor", "metadata", "op", "pk", "source")
 
     _identities: Identities
     _index: int
-    _columns: str | tuple[str, ...]
-    _key: Any
-    """The value of the key column, or a tuple of the values of all key columns."""
     op: Operation
     source: SourceDescriptor
     cursor: CursorPart
+    pk: Mapping[str, CursorPart]
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
     metadata: Mapping[str, Any]
@@ -94,11 +92,10 @@ class RowChange(OpenRowChange):
         after: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        columns, key = next(iter(pk.items())) if len(pk) == 1 else (tuple(pk), tuple(pk.values()))
+        [key] = pk.values() if len(pk) == 1 else [tuple(pk.values())]
         made: Any = OpenRowChange()
-        made._columns, made._key = columns, key  # noqa: SLF001 - made here
         made._identities, made._index = Identities(source, [op], [cursor], [key]), 0  # noqa: SLF001 - made here
-        made.op, made.source, made.cursor = op, source, cursor
+        made.op, made.source, made.cursor, made.pk = op, source, cursor, pk
         made.before, made.after, made.metadata = before, after, metadata or {}
         if event_id is not None:
             made._identities.made = [event_id]  # noqa: SLF001 - made here
@@ -114,12 +111,6 @@ class RowChange(OpenRowChange):
         identities = self._identities
         return (identities.made or identities.make())[self._index]
 
-    @property
-    def pk(self) -> Mapping[str, CursorPart]:
-        """The key of the row: column name to value."""
-        columns = self._columns
-        return {columns: self._key} if isinstance(columns, str) else dict(zip(columns, self._key, strict=True))
-
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
         return RowChange(self.event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
@@ -128,9 +119,8 @@ class RowChange(OpenRowChange):
         """Return the same change with a copy of its rows: what is done to them does not show in this one."""
         twin: Any = OpenRowChange()
         twin._identities, twin._index = self._identities, self._index  # noqa: SLF001 - made here
-        twin._columns, twin._key = self._columns, self._key  # noqa: SLF001 - made here
         twin.op, twin.source, twin.cursor, twin.metadata = self.op, self.source, self.cursor, self.metadata
-        twin.before, twin.after = _copied(self.before), _copied(self.after)
+        twin.pk, twin.before, twin.after = dict(self.pk), _copied(self.before), _copied(self.after)
         twin.__class__ = type(self)
         return twin  # type: ignore[no-any-return]
 

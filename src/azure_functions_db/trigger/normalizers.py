@@ -43,7 +43,6 @@ class RecordNormalizer:
     ) -> None:
         self._cursor_column = cursor_column
         columns = (pk_columns,) if isinstance(pk_columns, str) else tuple(pk_columns)
-        self._columns = columns[0] if len(columns) == 1 else columns
         self._keys_of = _keys_reader(columns)
         self._operations_of = _operations_reader(cursor_column, created_column, deleted_column)
 
@@ -57,7 +56,8 @@ class RecordNormalizer:
         """Return the events of many records, which share their metadata."""
         column = self._cursor_column
         cursors = [record[column] for record in records]
-        keys, operations = self._keys_of(records), self._operations_of(records)
+        pks, keys = self._keys_of(records)
+        operations = self._operations_of(records)
         identities = Identities(source, operations, cursors, keys)
         # The hottest loop of the library: whatever can be shared is, and no call is made per record.
         events: list[Any] = []
@@ -65,11 +65,10 @@ class RecordNormalizer:
             event: Any = OpenRowChange()
             event._identities = identities  # noqa: SLF001 - made here
             event._index = index  # noqa: SLF001 - made here
-            event._columns = self._columns  # noqa: SLF001 - made here
-            event._key = keys[index]  # noqa: SLF001 - made here
             event.op = operations[index]
             event.source = source
             event.cursor = cursors[index]
+            event.pk = pks[index]
             event.before = None
             event.after = record
             event.metadata = metadata
@@ -119,11 +118,19 @@ def _joined(event: object, metadata: Mapping[str, Any]) -> RowChange:
     return event.with_metadata(MappingProxyType({**metadata, **event.metadata}) if event.metadata else metadata)
 
 
-def _keys_reader(columns: Sequence[str]) -> Callable[[Sequence[RawRecord]], list[Any]]:
-    if len(columns) == 1:
-        [only] = columns
-        return lambda records: [record[only] for record in records]
-    return lambda records: [tuple([record[column] for column in columns]) for record in records]
+def _keys_reader(columns: Sequence[str]) -> Callable[[Sequence[RawRecord]], tuple[list[Any], list[Any]]]:
+    """Return a function that takes the keys out of records: by name, and their plain values for the ids."""
+
+    def keys(records: Sequence[RawRecord]) -> tuple[list[Any], list[Any]]:
+        pks = [{column: record[column] for column in columns} for record in records]
+        return pks, [tuple(pk.values()) for pk in pks]
+
+    def only_keys(records: Sequence[RawRecord]) -> tuple[list[Any], list[Any]]:
+        values = [record[only] for record in records]
+        return [{only: value} for value in values], values
+
+    only, *others = columns
+    return keys if others else only_keys
 
 
 def _operations_reader(

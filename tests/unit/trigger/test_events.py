@@ -206,9 +206,9 @@ def test_a_handler_may_take_the_row_apart() -> None:
     [untouched] = RecordNormalizer("at", ["id", "line"]).batch([dict(rows[0])], SOURCE, {})
     [event] = RecordNormalizer("at", ["id", "line"]).batch(rows, SOURCE, {})
     rows[0].clear()
-    event.pk.clear()  # type: ignore[attr-defined]
     assert event.pk == {"id": 1, "line": 2}
     assert event.cursor == NOON
+    event.pk.clear()  # type: ignore[attr-defined]
     assert event.event_id == untouched.event_id
 
 
