@@ -80,13 +80,14 @@ class Pages:
         return self.watch.horizon() if self.watch else None
 
     def _known(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-        """Read below the bound of the last look; where that ends, look whether there is more by now."""
+        """Read below the bound of the last look; where that ends, see whether there is more by now."""
         page = read_page(connection, plan, start, limit, watch.bound)
         self._backlog = page.more
         if page.more or not page.rows:
             return page
-        connection.rollback()  # The look must not see the snapshot of what was read.
-        return replace(page, more=watch.look(connection, plan, page.end))
+        connection.rollback()  # What has come since is not in the snapshot of what was read.
+        newest = connection.execute(plan.newest(page.end), plan.parameters(page.end.values)).scalar()
+        return replace(page, more=newest is not None)
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
