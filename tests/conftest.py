@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
+from azure_functions_db import EngineProvider
+
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -38,6 +40,14 @@ def service(variable: str) -> str:
     if not value:
         pytest.fail(f'{variable} is not set: run `make test`, or `make up` and `eval "$(make env)"`', pytrace=False)
     return value
+
+
+@pytest.fixture
+def provider() -> Iterator[EngineProvider]:
+    """Engines that belong to this test alone."""
+    provider = EngineProvider()
+    yield provider
+    provider.dispose_all()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ class SqlAlchemyContract(SourceContract):
     @pytest.fixture
     def url(self) -> str:
         raise NotImplementedError
-
-    @pytest.fixture
-    def provider(self) -> Iterator[EngineProvider]:
-        provider = EngineProvider()
-        yield provider
-        provider.dispose_all()
 
     @pytest.fixture
     def engine(self, url: str, provider: EngineProvider) -> Engine:

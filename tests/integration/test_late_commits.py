@@ -27,13 +27,6 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
-
-
-@pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
     engine = create_engine(url)
     yield engine

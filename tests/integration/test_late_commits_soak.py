@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,13 +15,6 @@ def url(request: pytest.FixtureRequest) -> str:
     found = str(request.getfixturevalue(f"{request.param}_database"))
     create_table(found)
     return found
-
-
-@pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
 
 
 def sources(url: str, in_flight: str, provider: EngineProvider) -> list[SqlAlchemySource]:

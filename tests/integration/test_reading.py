@@ -20,13 +20,6 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
-
-
-@pytest.fixture
 def engine(url: str, provider: EngineProvider) -> Engine:
     """Ten rows, one a second, all of them old; one connection for everything."""
     engine = provider.get_engine(config(url))

@@ -30,13 +30,6 @@ FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
 
 
 @pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
-
-
-@pytest.fixture
 def other_provider() -> Iterator[EngineProvider]:
     provider = EngineProvider()
     yield provider

@@ -42,13 +42,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, servers: dict[str, str])
 
 
 @pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
-
-
-@pytest.fixture
 def engine(url: str, provider: EngineProvider) -> Iterator[Engine]:
     engine = provider.get_engine(DbConfig(connection_url=url))
     yield engine

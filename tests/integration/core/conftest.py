@@ -9,19 +9,12 @@ import pytest
 from sqlalchemy import Connection, Engine, MetaData, create_engine, text
 
 from azure_functions_db.core.config import DbConfig
-from azure_functions_db.core.engine import EngineProvider
 from tests.conftest import temporary_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-@pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    """A provider that belongs to this test alone."""
-    made = EngineProvider()
-    yield made
-    made.dispose_all()
+    from azure_functions_db.core.engine import EngineProvider
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -20,15 +19,8 @@ def change(cursor: Any, **pk: Any) -> RowChange:
     return RowChange(None, "upsert", SOURCE, cursor, pk)
 
 
-@pytest.fixture
-def engines() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
-
-
-def test_what_was_noted_is_not_missing(database_url: str, engines: EngineProvider) -> None:
-    ledger = DeliveredLedger(url=database_url, engine_provider=engines)
+def test_what_was_noted_is_not_missing(database_url: str, provider: EngineProvider) -> None:
+    ledger = DeliveredLedger(url=database_url, engine_provider=provider)
     noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
     events = [change(1, id=1), change(noon, id=2), change(Decimal("1.50"), a="x", b=b"\x00")]
     ledger.note("orders", events)
@@ -44,7 +36,7 @@ def test_what_was_noted_is_not_missing(database_url: str, engines: EngineProvide
 
 
 def test_it_listens_to_a_trigger_and_leaves_out_what_was_quarantined(
-    sqlite_database: str, engines: EngineProvider
+    sqlite_database: str, provider: EngineProvider
 ) -> None:
     class Rows:
         source_descriptor = SOURCE
@@ -66,7 +58,7 @@ def test_it_listens_to_a_trigger_and_leaves_out_what_was_quarantined(
         if any(event.pk["id"] == 3 for event in events):
             raise ValueError("three")
 
-    ledger = DeliveredLedger(url=sqlite_database, engine_provider=engines)
+    ledger = DeliveredLedger(url=sqlite_database, engine_provider=provider)
     trigger = PollTrigger(
         name="orders",
         source=Rows(),
@@ -80,14 +72,14 @@ def test_it_listens_to_a_trigger_and_leaves_out_what_was_quarantined(
     assert [event.pk["id"] for event in missing] == [3]
 
 
-def test_a_ledger_that_fails_says_so_without_secrets(engines: EngineProvider) -> None:
-    ledger = DeliveredLedger(url="postgresql+psycopg://me:hush@127.0.0.1:9/x", engine_provider=engines)
+def test_a_ledger_that_fails_says_so_without_secrets(provider: EngineProvider) -> None:
+    ledger = DeliveredLedger(url="postgresql+psycopg://me:hush@127.0.0.1:9/x", engine_provider=provider)
     with pytest.raises(ConnectionError, match="azfdb_delivered") as told:
         ledger.note("orders", [change(1, id=1)])
     assert "hush" not in str(told.value)
 
 
-def test_its_ddl_makes_the_table(sqlite_database: str, engines: EngineProvider) -> None:
-    ledger = DeliveredLedger(url=sqlite_database, engine_provider=engines, table="told")
+def test_its_ddl_makes_the_table(sqlite_database: str, provider: EngineProvider) -> None:
+    ledger = DeliveredLedger(url=sqlite_database, engine_provider=provider, table="told")
     assert ledger.ddl().startswith("CREATE TABLE told (")
     assert "CREATE INDEX ix_told_noted_at ON told (noted_at);" in ledger.ddl()

@@ -24,13 +24,6 @@ class Change:
 
 
 @pytest.fixture
-def engines() -> Iterator[EngineProvider]:
-    provider = EngineProvider()
-    yield provider
-    provider.dispose_all()
-
-
-@pytest.fixture
 def target(database_url: str) -> Iterator[str]:
     """A database with a table that counts effects: there is no key to hide a second one behind."""
     engine = create_engine(database_url)
@@ -40,65 +33,65 @@ def target(database_url: str) -> Iterator[str]:
     engine.dispose()
 
 
-def handle(events: list[Change], url: str, engines: EngineProvider, *, fails: bool = False) -> list[str]:
+def handle(events: list[Change], url: str, provider: EngineProvider, *, fails: bool = False) -> list[str]:
     """Do what a handler does: write an effect for each event that is new."""
-    with processed_once(events, url=url, engine_provider=engines) as new:
-        with DbWriter(url=url, table="effects", engine_provider=engines) as writer:
+    with processed_once(events, url=url, engine_provider=provider) as new:
+        with DbWriter(url=url, table="effects", engine_provider=provider) as writer:
             writer.insert_many(rows=[{"event_id": event.event_id} for event in new])
         if fails:
             raise RuntimeError("after the effect")
     return [event.event_id for event in new]
 
 
-def effects(url: str, engines: EngineProvider) -> list[str]:
+def effects(url: str, provider: EngineProvider) -> list[str]:
     from azure_functions_db import DbConfig
 
-    with engines.get_engine(DbConfig(connection_url=url)).connect() as connection:
+    with provider.get_engine(DbConfig(connection_url=url)).connect() as connection:
         return sorted(connection.scalars(text("SELECT event_id FROM effects")))
 
 
-def test_an_event_that_comes_again_has_no_second_effect(target: str, engines: EngineProvider) -> None:
+def test_an_event_that_comes_again_has_no_second_effect(target: str, provider: EngineProvider) -> None:
     first, second, third = Change("a"), Change("b"), Change("c")
-    assert handle([first, second], target, engines) == ["a", "b"]
-    assert handle([second, third, third], target, engines) == ["c"]
-    assert handle([first, second, third], target, engines) == []
-    assert handle([], target, engines) == []
-    assert effects(target, engines) == ["a", "b", "c"]
+    assert handle([first, second], target, provider) == ["a", "b"]
+    assert handle([second, third, third], target, provider) == ["c"]
+    assert handle([first, second, third], target, provider) == []
+    assert handle([], target, provider) == []
+    assert effects(target, provider) == ["a", "b", "c"]
 
 
-def test_ids_that_differ_in_case_only_are_two_events(target: str, engines: EngineProvider) -> None:
-    assert handle([Change("aB")], target, engines) == ["aB"]
-    assert handle([Change("Ab"), Change("aB")], target, engines) == ["Ab"]
+def test_ids_that_differ_in_case_only_are_two_events(target: str, provider: EngineProvider) -> None:
+    assert handle([Change("aB")], target, provider) == ["aB"]
+    assert handle([Change("Ab"), Change("aB")], target, provider) == ["Ab"]
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_an_id_that_is_too_long_is_an_error_and_not_an_event_that_was_there(
-    request: pytest.FixtureRequest, engines: EngineProvider, kind: str
+    request: pytest.FixtureRequest, provider: EngineProvider, kind: str
 ) -> None:
     url = str(request.getfixturevalue(f"{kind}_database"))
-    with pytest.raises(WriteError), processed_once([Change("x" * 201)], url=url, engine_provider=engines):
+    with pytest.raises(WriteError), processed_once([Change("x" * 201)], url=url, engine_provider=provider):
         pytest.fail("nothing is to be handled")
 
 
-def test_a_handler_that_fails_has_neither_effect_nor_note(target: str, engines: EngineProvider) -> None:
+def test_a_handler_that_fails_has_neither_effect_nor_note(target: str, provider: EngineProvider) -> None:
     with pytest.raises(RuntimeError):
-        handle([Change("a")], target, engines, fails=True)
-    assert effects(target, engines) == []
-    assert handle([Change("a")], target, engines) == ["a"]
+        handle([Change("a")], target, provider, fails=True)
+    assert effects(target, provider) == []
+    assert handle([Change("a")], target, provider) == ["a"]
 
 
-def test_handlers_with_scopes_of_their_own_share_a_table(target: str, engines: EngineProvider) -> None:
+def test_handlers_with_scopes_of_their_own_share_a_table(target: str, provider: EngineProvider) -> None:
     for scope in ("mail", "billing"):
-        with ProcessedLedger(url=target, engine_provider=engines, scope=scope).once([Change("a")]) as new:
+        with ProcessedLedger(url=target, engine_provider=provider, scope=scope).once([Change("a")]) as new:
             assert [event.event_id for event in new] == ["a"]
 
 
-def test_old_notes_are_pruned(target: str, engines: EngineProvider) -> None:
+def test_old_notes_are_pruned(target: str, provider: EngineProvider) -> None:
     now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    old = ProcessedLedger(url=target, engine_provider=engines, clock=lambda: now)
+    old = ProcessedLedger(url=target, engine_provider=provider, clock=lambda: now)
     with old.once([Change("a"), Change("b")]):
         pass
-    later = ProcessedLedger(url=target, engine_provider=engines, clock=lambda: now + 10 * DAY)
+    later = ProcessedLedger(url=target, engine_provider=provider, clock=lambda: now + 10 * DAY)
     with later.once([Change("c")]):
         pass
     assert later.prune(11 * DAY) == 0
@@ -107,18 +100,18 @@ def test_old_notes_are_pruned(target: str, engines: EngineProvider) -> None:
         assert [event.event_id for event in new] == ["a"]
 
 
-def test_many_events_at_once(target: str, engines: EngineProvider) -> None:
+def test_many_events_at_once(target: str, provider: EngineProvider) -> None:
     many = [Change(f"event-{number}") for number in range(1201)]
-    assert len(handle(many, target, engines)) == 1201
-    assert handle([*many, Change("one more")], target, engines) == ["one more"]
+    assert len(handle(many, target, provider)) == 1201
+    assert handle([*many, Change("one more")], target, provider) == ["one more"]
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_two_instances_with_the_same_event_take_turns(
-    kind: str, request: pytest.FixtureRequest, engines: EngineProvider
+    kind: str, request: pytest.FixtureRequest, provider: EngineProvider
 ) -> None:
     url = str(request.getfixturevalue(f"{kind}_database"))
-    ledger = ProcessedLedger(url=url, engine_provider=engines)
+    ledger = ProcessedLedger(url=url, engine_provider=provider)
     with ledger.once([]):
         pass
     started, outcome = threading.Event(), list[list[Change]]()

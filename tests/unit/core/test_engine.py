@@ -4,7 +4,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
@@ -14,16 +14,6 @@ from azure_functions_db.core.config import DbConfig
 from azure_functions_db.core.engine import EngineProvider, _frozen, default_provider
 from azure_functions_db.core.errors import ConfigurationError
 from tests.support.told import whole_story
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def provider() -> Iterator[EngineProvider]:
-    made = EngineProvider()
-    yield made
-    made.dispose_all()
 
 
 def test_fifty_threads_get_one_engine(provider: EngineProvider, sqlite_database: str) -> None:
