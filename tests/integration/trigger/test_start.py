@@ -10,11 +10,11 @@ from sqlalchemy import create_engine, text
 from azure_functions_db import MemoryStateStore, PollTrigger, RowChange, SqlAlchemySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
-def execute(sqlite_database: str) -> Callable[[str], None]:
+def execute(sqlite_database: str) -> Iterator[Callable[[str], None]]:
     engine = create_engine(sqlite_database)
 
     def run(statement: str) -> None:
@@ -23,7 +23,8 @@ def execute(sqlite_database: str) -> Callable[[str], None]:
 
     run("CREATE TABLE orders (id INTEGER PRIMARY KEY, version INTEGER)")
     run("CREATE INDEX orders_by_version ON orders (version, id)")
-    return run
+    yield run
+    engine.dispose()
 
 
 @pytest.mark.parametrize("existing", [0, 3])
