@@ -18,8 +18,7 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.bytes_sent = 0
         self.requests = 0
-        self.forgetful = False
-        """From now on what a client says on its old connection is answered with a reset."""
+        self._forgotten: list[socket.socket] = []
 
     def __enter__(self) -> Self:
         Thread(target=self._accept, daemon=True).start()
@@ -29,13 +28,16 @@ class Proxy:
         for each in self._sockets:
             _cut(each)
 
+    def forget(self) -> None:
+        """Forget every connection there is: what a client says on one is answered with its end."""
+        self._forgotten = list(self._sockets)
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
                 self._sockets += [client, server]
-                self.forgetful = False
                 Thread(target=self._pump, args=(client, server, True), daemon=True).start()
                 Thread(target=self._pump, args=(server, client, False), daemon=True).start()
 
@@ -43,7 +45,7 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 if from_client:
-                    if self.forgetful:
+                    if source in self._forgotten:
                         break
                     self.bytes_sent += len(data)
                     self.requests += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,10 @@ from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
 from azure_functions_db.adapter.wire import is_same_in_binary, rows_of
-from azure_functions_db.core.single import has_left_transactions
+from azure_functions_db.core.single import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection, Select
 
@@ -111,18 +110,6 @@ def _worded_rows(
 def _through_sqlalchemy(
     connection: Connection, statement: Select[Any], parameters: dict[str, Any]
 ) -> tuple[Header, Sequence[Any]]:
-    with connection.execute(statement, parameters) as result, _driver_errors(connection):
+    with connection.execute(statement, parameters) as result, driver_errors(connection):
         cursor = result.cursor  # the driver's own: its tuples need no further wrapping
         return header_of(connection.dialect, cursor.description), cursor.fetchall()
-
-
-@contextmanager
-def _driver_errors(connection: Connection) -> Iterator[None]:
-    """Let what the driver raises look as if SQLAlchemy had fetched the rows."""
-    from sqlalchemy.exc import DBAPIError
-
-    base = connection.dialect.loaded_dbapi.Error
-    try:
-        yield
-    except base as error:
-        raise DBAPIError.instance(None, None, error, base, hide_parameters=True) from error

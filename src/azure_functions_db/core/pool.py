@@ -20,13 +20,21 @@ _ANSWER_WITHIN_MS = 5_000
 
 
 def check_idle_connections(engine: Engine, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-    """Ping a connection before use when it was idle for long, or when its socket has news.
+    """Ping a connection before use when it was idle for long, when its socket has news, or when another has died.
 
     A server that ends a session says so on the socket. Looking costs no round trip, so a
     restarted server or a terminated session is noticed even on a busy pool.
     """
     from sqlalchemy import event
     from sqlalchemy.exc import InvalidatePoolError
+
+    last_death = float("-inf")
+
+    @event.listens_for(engine, "invalidate")
+    def mourn(_connection: Any, _record: Any, _error: Any) -> None:
+        # What ended this connection has most likely ended its neighbours too.
+        nonlocal last_death
+        last_death = clock()
 
     @event.listens_for(engine, "checkin")
     def remember(_connection: Any, record: Any) -> None:
@@ -38,9 +46,8 @@ def check_idle_connections(engine: Engine, idle_seconds: float, clock: Callable[
         if idle_since is None:
             return
         descriptor = _descriptor(connection)
-        doubtful = clock() - idle_since > idle_seconds or _has_news(descriptor)
-        if doubtful and not _answers(engine, connection, descriptor):
-            # What ended this connection has most likely ended its neighbours too.
+        is_old = clock() - idle_since > idle_seconds or idle_since <= last_death
+        if (is_old or _has_news(descriptor)) and not _answers(engine, connection, descriptor):
             raise InvalidatePoolError
 
 

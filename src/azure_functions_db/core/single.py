@@ -11,6 +11,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.errors import DbError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -64,15 +66,14 @@ def allow_single_statements(engine: Engine, config: DbConfig) -> None:
         *config.engine_kwargs,
         *(config.connect_args or ()),
     }
-    switch = _SWITCHES.get(engine.dialect.driver)
-    if chosen or switch is None:
+    if chosen or engine.dialect.driver not in _SWITCHES:
         return
 
     @event.listens_for(engine, "begin")
     def choose_mode(connection: Connection) -> None:
         options = connection.get_execution_options()
         if options.get("isolation_level") != "AUTOCOMMIT":
-            switch(connection.connection.dbapi_connection, _SINGLE in options)
+            _switch(connection, autocommit=_SINGLE in options)
 
     _prepared.add(engine)
 
@@ -90,7 +91,12 @@ def leave_transactions(connection: Connection) -> None:
     """
     if connection.engine in _prepared:
         connection.execution_options(**{_SINGLE: True})
-        _SWITCHES[connection.dialect.driver](connection.connection.dbapi_connection, True)
+        _switch(connection, autocommit=True)
+
+
+def _switch(connection: Connection, *, autocommit: bool) -> None:
+    with driver_errors(connection):
+        _SWITCHES[connection.dialect.driver](connection.connection.dbapi_connection, autocommit)
 
 
 def has_left_transactions(connection: Connection) -> bool:
@@ -112,8 +118,9 @@ def run_single(engine: Engine, sql: str, bound: Any, take: Callable[[Any], T]) -
         cursor.execute(sql, bound)
         taken = take(cursor)
         cursor.close()
-    except engine.dialect.loaded_dbapi.Error as error:
-        raise _wrapped(engine, pooled, error) from error
+    except BaseException as error:
+        _report(engine, pooled, error)
+        raise
     finally:
         if pooled is not None:
             _give_back(engine, pooled)
@@ -131,7 +138,11 @@ def _give_back(engine: Engine, pooled: PoolProxiedConnection) -> None:
 
 
 class driver_errors:  # noqa: N801 - used as a statement
-    """Turns the driver's errors into SQLAlchemy's, and drops a connection that has died."""
+    """Stands around every use of the driver's own connection: what SQLAlchemy does not see, the pool learns here.
+
+    The driver's errors become SQLAlchemy's, and a connection that has died, or whose answer may not
+    have been read to its end, is not used again.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -140,27 +151,44 @@ class driver_errors:  # noqa: N801 - used as a statement
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        engine = self._connection.engine
-        if isinstance(error, engine.dialect.loaded_dbapi.Error):
-            raise _wrapped(engine, self._connection, error) from error
+        if error is not None:
+            _report(self._connection.engine, self._connection, error)
 
 
-def _wrapped(engine: Engine, connection: Any, error: Any) -> DBAPIError:
+def _report(engine: Engine, connection: Connection | PoolProxiedConnection | None, error: BaseException) -> None:
+    """Drop the connection if the error says that it is of no more use; raise a driver's error as SQLAlchemy's."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if isinstance(error, engine.dialect.loaded_dbapi.Error):
+        died = connection is not None and _has_died(engine, connection, error)
+        if connection is not None and died:
+            connection.invalidate(error)
+        raise _wrapped(engine, error, never_connected=connection is None, died=died) from error
+    # Anything else that ends a call in the middle leaves an answer on the line that nobody has asked for.
+    in_the_middle = not isinstance(error, DbError | SQLAlchemyError) and engine.dialect.driver != "pysqlite"
+    if connection is not None and in_the_middle:
+        connection.invalidate(error)
+
+
+def _has_died(engine: Engine, connection: Connection | PoolProxiedConnection, error: Any) -> bool:
+    from sqlalchemy import Connection
+
+    if isinstance(connection, Connection) and connection.invalidated:
+        return True  # asking it for its driver's connection would make a new one
+    pooled = connection.connection if isinstance(connection, Connection) else connection
+    return engine.dialect.is_disconnect(error, pooled.dbapi_connection, None)
+
+
+def _wrapped(engine: Engine, error: Any, *, never_connected: bool, died: bool) -> DBAPIError:
     from sqlalchemy.exc import DBAPIError
 
-    dialect = engine.dialect
-    pooled = connection if hasattr(connection, "dbapi_connection") or connection is None else connection.connection
-    died = pooled is not None and dialect.is_disconnect(error, pooled.dbapi_connection, None)
-    if died:
-        connection.invalidate(error)
-    statement = None if connection is None else "a statement"
     wrapped: DBAPIError = DBAPIError.instance(
-        statement,
+        None if never_connected else "a statement",
         None,
         error,
-        dialect.loaded_dbapi.Error,
+        engine.dialect.loaded_dbapi.Error,
         hide_parameters=True,
         connection_invalidated=died,
-        dialect=dialect,
+        dialect=engine.dialect,
     )
     return wrapped

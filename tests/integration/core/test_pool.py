@@ -129,7 +129,7 @@ def test_a_connection_that_died_without_a_word_is_replaced(server: Server, clock
         check_idle_connections(engine, 30, clock)
         with engine.connect() as connection:
             lost = server.session_of(connection)
-        proxy.forgetful = True
+        proxy.forget()
         clock.now += 31
         with engine.connect() as connection:
             assert server.session_of(connection) != lost
