@@ -23,19 +23,29 @@ from azure_functions_db import (
     SqlStateStore,
     TableStateStore,
 )
-from azure_functions_db.testing.stores import NewStore, StateStoreContract
+from azure_functions_db.state.names import DocumentName
+from azure_functions_db.testing.stores import Delete, NewStore, StateStoreContract
 
 
 class TestMemoryStateStore(StateStoreContract):
     @pytest.fixture
     def new_store(self) -> NewStore:
-        return partial(MemoryStateStore, shared_with=MemoryStateStore())
+        return partial(MemoryStateStore, shared_with=MemoryStateStore(app_name="app"), app_name="app")
+
+    @pytest.fixture
+    def delete(self, new_store: NewStore) -> Delete:
+        documents = new_store()._backend._documents
+        return lambda poller_name: documents.pop(DocumentName("app", poller_name))
 
 
 class TestFileStateStore(StateStoreContract):
     @pytest.fixture
     def new_store(self, tmp_path: Path) -> NewStore:
-        return partial(FileStateStore, tmp_path / "state")
+        return partial(FileStateStore, tmp_path / "state", app_name="app")
+
+    @pytest.fixture
+    def delete(self, tmp_path: Path) -> Delete:
+        return lambda poller_name: (tmp_path / "state" / "app" / f"{poller_name}.json").unlink()
 
 
 class TestBlobCheckpointStore(StateStoreContract):
@@ -43,6 +53,11 @@ class TestBlobCheckpointStore(StateStoreContract):
     def new_store(self, azurite: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
         monkeypatch.setenv("AzureWebJobsStorage", azurite)
         return partial(BlobCheckpointStore, container="contract", app_name=a_new_app())
+
+    @pytest.fixture
+    def delete(self, new_store: NewStore) -> Delete:
+        store = new_store()
+        return lambda poller_name: store._backend._container.delete_blob(f"state/{store._app_name}/{poller_name}.json")
 
 
 class TestSqlStateStore(StateStoreContract):
@@ -54,12 +69,27 @@ class TestSqlStateStore(StateStoreContract):
         yield partial(SqlStateStore, url=url, table="contract_state", app_name=a_new_app(), engine_provider=provider)
         provider.dispose_all()
 
+    @pytest.fixture
+    def delete(self, new_store: NewStore) -> Delete:
+        backend = new_store()._backend
+
+        def delete(poller_name: str) -> None:
+            with backend.engine.begin() as connection:
+                connection.execute(backend.table.delete().where(backend.table.c.poller_name == poller_name))
+
+        return delete
+
 
 class TestTableStateStore(StateStoreContract):
     @pytest.fixture
     def new_store(self, azurite: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
         monkeypatch.setenv("AzureWebJobsStorage", azurite)
         return partial(TableStateStore, table="contract", app_name=a_new_app())
+
+    @pytest.fixture
+    def delete(self, new_store: NewStore) -> Delete:
+        store = new_store()
+        return lambda poller_name: store._backend._table.delete_entity(store._app_name, poller_name)
 
 
 def a_new_app() -> str:
@@ -109,3 +139,7 @@ class TestAStoreOfFiveMethods(StateStoreContract):
     @pytest.fixture
     def new_store(self) -> NewStore:
         return partial(FiveMethods, {})
+
+    @pytest.fixture
+    def delete(self, new_store: NewStore) -> Delete:
+        return lambda poller_name: new_store()._state.pop(poller_name)

@@ -81,6 +81,16 @@ class TestTheTable:
         store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
         assert store.load_checkpoint(POLLER) == FIRST
 
+    def test_that_counted_its_versions_goes_on(self, store: SqlStateStore, engine: Engine) -> None:
+        store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE azfdb_state SET version = 7"))
+        lease_id = store.acquire_lease(POLLER, 60)
+        with engine.begin() as older_instance:
+            older_instance.execute(text("UPDATE azfdb_state SET version = version + 1"))
+        store.commit_and_release(POLLER, SECOND, lease_id)
+        assert store.load_checkpoint(POLLER) == SECOND
+
     def test_is_named_as_wished(self, database_url: str, provider: EngineProvider) -> None:
         store = SqlStateStore(url=database_url, table="my state", engine_provider=provider)
         store.acquire_lease(POLLER, 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class MemoryBackend:
-    """Documents in a dict, with a counter as their version."""
+    """Documents in a dict; their versions are numbers that are handed out once."""
 
     def __init__(self) -> None:
         self._documents: dict[DocumentName, tuple[bytes, int]] = {}
+        self._versions = itertools.count(1)
         self._lock = threading.Lock()
 
     def read(self, name: DocumentName) -> Stored | None:
@@ -33,7 +35,7 @@ class MemoryBackend:
         with self._lock:
             if name in self._documents:
                 return None
-            return self._put(name, content, 1)
+            return self._put(name, content)
 
     def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
         """Write over the version that was read; None when it is no longer the current one."""
@@ -41,13 +43,14 @@ class MemoryBackend:
             found = self._documents.get(name)
             if found is None or found[1] != version:
                 return None
-            return self._put(name, content, found[1] + 1)
+            return self._put(name, content)
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         return [name.poller for name in list(self._documents) if name.app == app]
 
-    def _put(self, name: DocumentName, content: bytes, version: int) -> int:
+    def _put(self, name: DocumentName, content: bytes) -> int:
+        version = next(self._versions)
         self._documents[name] = (content, version)
         return version
 

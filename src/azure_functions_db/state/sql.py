@@ -1,7 +1,8 @@
-"""State in a SQL table: one row per poller, written only against its version number."""
+"""State in a SQL table: one row per poller, written only against its version."""
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,19 +73,20 @@ class SqlBackend:
         from sqlalchemy import insert
         from sqlalchemy.exc import IntegrityError
 
-        row = {"app_name": name.app, "poller_name": name.poller, "document": content.decode(), "version": 1}
+        version = _new_version()
+        row = {"app_name": name.app, "poller_name": name.poller, "document": content.decode(), "version": version}
         with self._failures(name):
             try:
                 self._with_table(lambda connection: connection.execute(insert(self.table), row))
             except IntegrityError:
                 return None
-        return 1
+        return version
 
     def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
         """Write over the version that was read; None when it is no longer the current one."""
         from sqlalchemy import update
 
-        following = int(version) + 1
+        following = _new_version()
         current = (self._is(name)) & (self.table.c.version == version)
         change = update(self.table).where(current).values(document=content.decode(), version=following)
         self._touch(name)
@@ -273,6 +275,11 @@ def _state_table(name: str, schema: str | None) -> Table:
         Column("version", BigInteger, nullable=False),
         schema=schema,
     )
+
+
+def _new_version() -> int:
+    # Counted from 1, a row that was deleted and made anew would take the writes of those who knew the old one.
+    return secrets.randbits(62)
 
 
 def _database_error() -> type[DBAPIError]:

@@ -7,6 +7,9 @@ A store's own test is a fixture that makes stores on one and the same state::
         def new_store(self, tmp_path):
             return lambda **options: MyStore(tmp_path, **options)
 
+A second fixture, ``delete``, may say how a document is deleted without the store: then it is tried
+whether a document made anew refuses the writes of before.
+
 ``options`` are ``clock=`` and ``source_fingerprint=``, as far as the flags below say that the
 store knows them. Each call must give an instance of its own, as two hosts would have them.
 """
@@ -52,6 +55,13 @@ class NewStore(Protocol):
         """Return a store of its own."""
 
 
+class Delete(Protocol):
+    """Deletes a poller's document past the store."""
+
+    def __call__(self, poller_name: str) -> object:
+        """Delete it."""
+
+
 class StateStoreContract:
     """What holds for every state store; the flags name what goes beyond the five methods."""
 
@@ -93,6 +103,11 @@ class StateStoreContract:
         """Ask for a store with the operator's acts."""
         if not self.resets:
             pytest.skip("this store cannot be reset")
+
+    @pytest.fixture
+    def delete(self) -> Delete:
+        """Return what deletes a poller's document past the store, as somebody with the right to do so could."""
+        pytest.skip("the test of this store does not say how a document is deleted")
 
     # --- the five methods ---
 
@@ -220,6 +235,37 @@ class StateStoreContract:
             for beat in beats:
                 beat.result()
         assert new_store().load_checkpoint(POLLER) == {"cursor": [9]}
+
+    # --- documents that come again ---
+
+    def test_a_document_that_was_deleted_and_made_anew_refuses_the_writes_of_before(
+        self, new_store: NewStore, delete: Delete
+    ) -> None:
+        stale, current = new_store(), new_store()
+        old = stale.acquire_lease(POLLER, TTL)
+        delete(POLLER)
+        lease_id = current.acquire_lease(POLLER, TTL)
+        with pytest.raises(LostLeaseError):
+            stale.commit_checkpoint(POLLER, {"cursor": ["stale"]}, old)
+        with pytest.raises(LostLeaseError):
+            stale.renew_lease(POLLER, old, TTL)
+        stale.release_lease(POLLER, old)
+        current.commit_checkpoint(POLLER, POSITION, lease_id)
+        assert new_store().load_checkpoint(POLLER) == POSITION
+
+    @pytest.mark.usefixtures("looking")
+    def test_a_document_that_was_deleted_and_made_anew_is_not_the_one_that_was_looked_at(
+        self, new_store: NewStore, delete: Delete
+    ) -> None:
+        first, slow, quick = new_store(), new_store(), new_store()
+        first.release_lease(POLLER, first.acquire_lease(POLLER, TTL))
+        glance = slow.look(POLLER)
+        delete(POLLER)
+        lease_id = quick.acquire_lease(POLLER, TTL)
+        quick.commit_and_release(POLLER, POSITION, lease_id)
+        with pytest.raises(LeaseConflictError):
+            slow.take_lease(glance, TTL)
+        assert new_store().load_checkpoint(POLLER) == POSITION
 
     # --- time ---
 
