@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.cli.errors import NotConfirmedError
 from azure_functions_db.cli.plain import jsonable
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.files import make_folder, write_new
 from azure_functions_db.state.names import document_name
 from azure_functions_db.state.rehearsal import rehearsal_of
 
@@ -75,8 +76,8 @@ def saved(folder: Path, name: str, content: Any) -> str:
     path = folder / f"{document_name('backup', name).poller}-{moment}.json"
     written = content if isinstance(content, bytes) else json.dumps(jsonable(content), indent=2).encode()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(written)
+        make_folder(folder)
+        write_new(path, written)
     except OSError as failure:
         raise ConfigurationError(
             f"Nothing was changed: no backup can be written to {path}: {failure.strerror}"

@@ -64,13 +64,13 @@ def console(*, error: bool = False) -> Console:
 def write_text(text: str, file: Path | None) -> None:
     """Write a text to a new file, or to standard output."""
     from azure_functions_db.core.errors import ConfigurationError
+    from azure_functions_db.core.files import write_new
 
     if file is None:
         print(text)
         return
     try:
-        with file.open("x", encoding="utf-8") as out:
-            out.write(text + "\n")
+        write_new(file, f"{text}\n".encode())
     except OSError as failure:
         raise ConfigurationError(f"{file} cannot be written: {failure.strerror}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import json
+import os
 import uuid
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.schedules import parsed_schedule
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.settings import expanded
 
 if TYPE_CHECKING:
@@ -104,15 +106,15 @@ class Monitor:
     def status(self, name: str) -> dict[str, str]:
         """Return the timer's status in the host's form; empty where there is none."""
         try:
-            return dict(json.loads((self.folder / f"{name}.json").read_text()))
+            return dict(json.loads(read_whole(self.folder / f"{name}.json") or b""))
         except (OSError, ValueError):
             return {}
 
     def note(self, name: str, *, last: dt.datetime, following: dt.datetime) -> None:
         """Remember that a timer fired and when it is due again."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         status = {"Last": last.isoformat(), "Next": following.isoformat(), "LastUpdated": last.isoformat()}
-        (self.folder / f"{name}.json").write_text(json.dumps(status))
+        replace_whole(self.folder / f"{name}.json", json.dumps(status).encode(), by_way_of=f".{os.getpid()}.part")
 
     def is_past_due(self, name: str, now: dt.datetime) -> bool:
         """Tell whether a tick was due while nothing ran."""

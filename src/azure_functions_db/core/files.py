@@ -1,12 +1,24 @@
-"""Files that survive a crash, and folders that cannot be read told from empty ones."""
+"""Files that survive a crash and are their owner's alone; the one place that makes, reads and replaces them.
+
+What is made here is 0600, in folders that are 0700 where they were not there before. No link is followed
+in the place of a file: whoever may write into the folder could otherwise choose what is read or overwritten.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+_FILE, _FOLDER = 0o600, 0o700
+# Windows has neither; a pipe in the place of a file must not be waited for.
+_NO_SURPRISES = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def replace_whole(path: Path, content: bytes, *, by_way_of: str) -> None:
@@ -15,12 +27,52 @@ def replace_whole(path: Path, content: bytes, *, by_way_of: str) -> None:
     It is written under another suffix first, which nobody else may be using at the same time.
     """
     unfinished = path.with_suffix(by_way_of)
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    _refuse_others(path)
+    _refuse_others(unfinished)
+    unfinished.unlink(missing_ok=True)  # what a crash has left
+    write_new(unfinished, content)
     unfinished.replace(path)
     _sync_directory(path.parent)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not be there yet; one that cannot be finished is removed again."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        try:
+            _write(descriptor, content)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def read_whole(path: Path) -> bytes | None:
+    """Return what is in a file, None where there is none."""
+    try:
+        with _opened(path, os.O_RDONLY) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def kept_open(path: Path) -> Iterator[int]:
+    """Lend the descriptor of a file whose content does not matter; it is made where it is missing."""
+    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        yield descriptor
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each for its owner alone; one that is there stays as it is."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    try:
+        folder.mkdir(_FOLDER)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    else:
+        _give_to_owner_of(folder.parent, folder)
 
 
 def listed(directory: Path) -> list[Path]:
@@ -29,6 +81,46 @@ def listed(directory: Path) -> list[Path]:
         return list(directory.iterdir())
     except FileNotFoundError:
         return []
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    _refuse_others(path)
+    descriptor = os.open(path, flags | _NO_SURPRISES, _FILE)
+    try:
+        if flags & os.O_CREAT:
+            _give_to_owner_of(path.parent, descriptor)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuse what is neither a file nor absent, in words; the flags of opening refuse what appears after this."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "there is a link in the place of a file, and links are not followed", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "there is something else in the place of a file", str(path))
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _give_to_owner_of(folder: Path, made: int | Path) -> None:
+    """Let root's files belong to whoever the folder belongs to: an operator must not lock the app out."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    with suppress(OSError):  # not every file system knows owners
+        owner = folder.stat()
+        os.chown(made, owner.st_uid, owner.st_gid)
 
 
 def _sync_directory(directory: Path) -> None:

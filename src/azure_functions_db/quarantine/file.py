@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.files import listed, replace_whole
+from azure_functions_db.core.files import listed, make_folder, replace_whole
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class FileQuarantine:
         with _translated(self._root):
             for row in rows:
                 path = self._root / path_of(row.poller_name, row.event_id)
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 replace_whole(path, encoded(row).encode(), by_way_of=f".{os.getpid()}.part")
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:

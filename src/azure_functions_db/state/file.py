@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.files import listed, replace_whole
+from azure_functions_db.core.files import listed, make_folder, read_whole, replace_whole
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.locking import locked
 from azure_functions_db.state.names import poller_of
@@ -36,7 +36,7 @@ class FileBackend:
     def read(self, name: DocumentName) -> Stored | None:
         """Return the document, or None where there is none."""
         with _failures_of(name):
-            content = _content(self._path(name))
+            content = read_whole(self._path(name))
         return None if content is None else Stored(content, content)
 
     def create(self, name: DocumentName, content: bytes) -> Version | None:
@@ -56,9 +56,9 @@ class FileBackend:
     def _swap(self, name: DocumentName, expected: Version | None, content: bytes) -> Version | None:
         path = self._path(name)
         with _failures_of(name):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             with locked(path.with_suffix(".lock")):
-                if _content(path) != expected:
+                if read_whole(path) != expected:
                     return None
                 replace_whole(path, content, by_way_of=".tmp")  # the document is locked
         return content
@@ -80,13 +80,6 @@ class FileStateStore(DocumentStateStore):
     ) -> None:
         backend = FileBackend(Path(path))
         super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 @contextmanager

@@ -104,16 +104,25 @@ def test_completion_is_offered_for_shells(busy: Shop) -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("azfdb reset or", "orders"),
-        ("azfdb status o", "orders"),
-        ("azfdb quarantine list --poller o", "orders"),
-        ("azfdb inspect none", ""),
+        ("azfdb reset --app . or", "orders"),
+        ("azfdb status --app . o", "orders"),
+        ("azfdb quarantine list --app . --poller o", "orders"),
+        ("azfdb inspect --app . none", ""),
         ("azfdb inspect --app nowhere or", ""),
         ("azfdb inspect --store file:///nowhere or", ""),
     ],
 )
 def test_pollers_are_completed_from_the_app_alone(shop: Shop, line: str, offered: str) -> None:
     assert completed(shop, line, SHOP_DB="postgresql+psycopg://nobody@127.0.0.1:9/nowhere") == offered
+
+
+def test_completing_runs_no_app_that_was_not_named(shop: Shop) -> None:
+    (shop.folder / "function_app.py").write_text("open('was-run', 'w').close()")
+    assert completed(shop, "azfdb reset or") == ""
+    assert completed(shop, "azfdb quarantine list --poller o") == ""
+    assert not (shop.folder / "was-run").exists()
+    assert completed(shop, "azfdb reset or", AZFDB_APP=".") == ""  # named, and it defines no poller
+    assert (shop.folder / "was-run").exists()
 
 
 def completed(shop: Shop, line: str, **environment: str) -> str:
