@@ -13,6 +13,7 @@ from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.ports import QuarantineSink
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
+from azure_functions_db.quarantine.entry import encoded
 from azure_functions_db.testing.memory import MemoryQuarantine
 
 NewSink = Callable[[], QuarantineSink]
@@ -104,6 +105,27 @@ def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:
     path = next(tmp_path.rglob("*.json"))
     path.write_text("{")
     with pytest.raises(StateStoreError, match=r"e1\.json"):
+        sink.entries()
+
+
+def test_an_entry_of_another_poller_than_its_place_says_is_refused(new_sink: NewSink) -> None:
+    sink = new_sink()
+    match sink:
+        case FileQuarantine():
+            sink.put([row()])
+            (path,) = sink._root.rglob("*.json")
+            path.rename(path.with_name("e2.json"))
+        case SqlQuarantine():
+            sink.put([row()])
+            with sink._engine.begin() as connection:
+                connection.execute(sink._table.update().values(poller_name="payments"))
+        case BlobQuarantine():
+            content = encoded(row(poller_name="payments"))
+            sink.put([row()])
+            sink._container.upload_blob(sink._root + "orders/e1.json", content, overwrite=True)
+        case _:
+            return  # in memory a row lies where it says
+    with pytest.raises(StateStoreError, match="another poller or event"):
         sink.entries()
 
 

@@ -196,8 +196,9 @@ class TestACorruptDocument:
         store = FaultyStateStore()
         lease_id = store.acquire_lease(POLLER, 60)
         vanish(store)
-        store._memory.create(NAME, b"{}")
-        store._memory.replace(NAME, b"{", 1)
+        made = store._memory.create(NAME, b"{}")
+        assert made is not None
+        store._memory.replace(NAME, b"{", made)
         with pytest.raises(StateStoreError, match="not JSON"):
             store.commit_checkpoint(POLLER, FIRST, lease_id)
 

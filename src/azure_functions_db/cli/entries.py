@@ -52,18 +52,21 @@ class Choice:
                 raise ConfigurationError(f"{len(meant)} quarantined rows have an id that begins with {chosen!r}")
 
 
-def entries_in(sink: QuarantineSink) -> list[Entry]:
-    """Return the rows of a sink."""
-    return [Entry(row, sink) for row in sink.entries()]
+def entries_in(sink: QuarantineSink, poller: str | None) -> list[Entry]:
+    """Return the rows of a sink; of one poller where it is named, whatever the others' look like."""
+    return [Entry(row, sink) for row in sink.entries(poller)]
 
 
-def entries_of(targets: Sequence[Target]) -> list[Entry]:
-    """Return the rows in the quarantines of these pollers, oldest first; those of their backfills, too."""
+def entries_of(targets: Sequence[Target], poller: str | None) -> list[Entry]:
+    """Return the rows in the quarantines of these pollers, oldest first; those of their backfills, too.
+
+    Of one poller where it is named, whatever the others' look like.
+    """
     found = {
         (row.poller_name, row.event_id): Entry(row, target.sink, _taker(row, targets))
         for target in targets
         if target.sink is not None
-        for row in target.sink.entries()
+        for row in target.sink.entries(poller)
     }
     return sorted(found.values(), key=lambda entry: entry.row.quarantined_at)
 
@@ -79,7 +82,8 @@ def _taker(row: QuarantinedRow, targets: Sequence[Target]) -> AppPoller | None:
     by_name = {target.name: target.defined for target in targets}
     if row.poller_name in by_name:
         return by_name[row.poller_name]
-    fingerprint = row.event.get("source", {}).get("fingerprint")
+    source = row.event.get("source")
+    fingerprint = source.get("fingerprint") if isinstance(source, dict) else None
     same = (
         poller for poller in by_name.values() if poller.settings.source.source_descriptor.fingerprint == fingerprint
     )

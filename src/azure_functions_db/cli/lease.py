@@ -48,7 +48,7 @@ def break_(
     from azure_functions_db.cli.targets import Targets
 
     target = Targets(app, store, app_name).one(name)
-    target.existing()
+    target.check_state()
     changing = Changing("break the lease", name, lambda store: _broken(store, name, force=force))
     perform(changing, target.documents, yes=yes, backups=backups, as_json=as_json)
 
@@ -56,8 +56,8 @@ def break_(
 def _broken(store: DocumentStateStore, name: str, *, force: bool) -> StateChange:
     from azure_functions_db.core.errors import LeaseConflictError
 
-    held = store.look(name).lease
-    if held is not None and not force:
+    held = None if force else store.look(name).lease
+    if held is not None:
         raise LeaseConflictError(
             f"The lease of poller {name!r} is alive: {held.owner_id} renewed it at {held.heartbeat_at:%H:%M:%S}Z. "
             "--force breaks it all the same",

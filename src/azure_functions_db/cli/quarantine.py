@@ -158,7 +158,7 @@ def _chosen(
     from azure_functions_db.cli.entries import Choice, chosen, entries_in
     from azure_functions_db.cli.store_urls import sink_at
 
-    entries = _app_entries(app, poller) if sink is None else entries_in(sink_at(sink))
+    entries = _app_entries(app, poller) if sink is None else entries_in(sink_at(sink), poller)
     return chosen(entries, Choice(poller, ids, error))
 
 
@@ -167,7 +167,7 @@ def _app_entries(app: str | None, poller: str | None) -> list[Entry]:
     from azure_functions_db.cli.targets import Targets
 
     targets = Targets(app)
-    entries = entries_of(targets.all())
+    entries = entries_of(targets.all(), poller)
     if poller is not None and all(entry.row.poller_name != poller for entry in entries):
         _ = targets.one(poller).quarantine  # a poller that is not there, or has none, is told so
     return entries

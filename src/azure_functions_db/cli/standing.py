@@ -109,7 +109,7 @@ def _note_checkpoint(standing: Standing, checkpoint: Mapping[str, Any], now: dt.
     match checkpoint.get("cursor"):
         case {"value": value, "tiebreaker": dict() as key}:
             standing.cursor = value
-            standing.key = {name: part["value"] if isinstance(part, dict) else part for name, part in key.items()}
+            standing.key = {name: part.get("value") if isinstance(part, dict) else part for name, part in key.items()}
         case list() as parts if parts:
             standing.cursor, standing.key = parts[0], {str(place): part for place, part in enumerate(parts[1:], 1)}
         case other:

@@ -75,6 +75,11 @@ class Target:
         """Return the poller's state document; None where it has never run."""
         return self.documents.inspect(self.name)
 
+    def check_state(self) -> None:
+        """Refuse a poller that has no state, readable or not."""
+        if self.documents.raw_document(self.name) is None:
+            raise UnknownPollerError(f"Poller {self.name!r} has no state yet")
+
     def existing(self) -> dict[str, Any]:
         """Return the poller's state document, which must be there."""
         found = self.document()

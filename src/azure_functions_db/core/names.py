@@ -20,7 +20,10 @@ def encoded_name(what: str, name: object) -> str:
     """Return the name with every character percent-encoded that a path or key could trip over."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError(f"The {what} must be a text that is not empty")
-    quoted = _without_outer_dots(quote(name, safe=""))
+    try:
+        quoted = _without_outer_dots(quote(name, safe=""))
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"The {what} {name[:20]!r} has characters that are no text") from None
     if len(quoted) > _LONGEST:
         raise ConfigurationError(f"The {what} {name[:20]!r}… is too long: {len(quoted)} of {_LONGEST} characters")
     return quoted

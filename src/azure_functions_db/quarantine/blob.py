@@ -62,7 +62,9 @@ class BlobQuarantine:
             except ResourceNotFoundError:
                 return []
             found = [(name, self._container.download_blob(name).readall()) for name in names]
-        return oldest_first([decoded(content, f"The blob {name}") for name, content in found])
+        return oldest_first(
+            [decoded(content, f"The blob {name}", path=name.removeprefix(self._root)) for name, content in found]
+        )
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""

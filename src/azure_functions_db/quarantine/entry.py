@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from dataclasses import fields
 from typing import Any
 
-from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.foreign import is_count, parsed_json, timestamp
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.types import QuarantinedRow
 
+_LABELS = ("poller_name", "event_id", "error_type", "batch_id")
 _NAMES = [entry.name for entry in fields(QuarantinedRow)]
 
 
@@ -21,14 +22,31 @@ def encoded(row: QuarantinedRow) -> str:
     return json.dumps(written | {"quarantined_at": datetime_text(row.quarantined_at)}, indent=2, allow_nan=False)
 
 
-def decoded(text: str | bytes, where: str) -> QuarantinedRow:
-    """Return the row that was written; what is none is an error that says where it lies."""
+def decoded(text: str | bytes, where: str, *, path: str) -> QuarantinedRow:
+    """Return the row that was written; what is none, or another's than its path says, is an error that says where."""
     try:
-        written: dict[str, Any] = json.loads(text)
-        moment = dt.datetime.fromisoformat(written["quarantined_at"])
-        return QuarantinedRow(**{**{name: written[name] for name in _NAMES}, "quarantined_at": moment})
-    except (ValueError, KeyError, TypeError):
-        raise StateStoreError(f"{where} is no quarantined row; look at it, then remove it by hand") from None
+        written: dict[str, Any] = parsed_json(text)
+        _check(written)
+        row = QuarantinedRow(
+            **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])}
+        )
+        if path_of(row.poller_name, row.event_id) != path:
+            raise _refusal(where, "is the entry of another poller or event than its place says")
+    except (ValueError, KeyError, TypeError, ConfigurationError):
+        raise _refusal(where, "is no quarantined row") from None
+    return row
+
+
+def _check(written: dict[str, Any]) -> None:
+    texts = (written["error"], *(written[name] for name in _LABELS))
+    if not (all(isinstance(text, str) for text in texts) and is_count(written["attempts"])):
+        raise TypeError
+    if not isinstance(written["event"], dict):
+        raise TypeError
+
+
+def _refusal(where: str, what: str) -> StateStoreError:
+    return StateStoreError(f"{where} {what}; look at it, then remove it by hand")
 
 
 def path_of(poller_name: str, event_id: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.files import listed, make_folder, replace_whole
+from azure_functions_db.core.files import listed, make_folder, read_whole, replace_whole
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
 
 if TYPE_CHECKING:
@@ -36,8 +36,14 @@ class FileQuarantine:
         with _translated(self._root):
             folders = self._folders() if poller_name is None else [self._root / folder_of(poller_name)]
             paths = [path for folder in folders for path in listed(folder) if path.suffix == ".json"]
-            found = [(str(path), path.read_bytes()) for path in paths]
-        return oldest_first([decoded(content, where) for where, content in found])
+            found = [(path, read_whole(path)) for path in paths]
+        return oldest_first(
+            [
+                decoded(content, str(path), path=f"{path.parent.name}/{path.name}")
+                for path, content in found
+                if content is not None  # forgotten since the folder was listed
+            ]
+        )
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
@@ -54,5 +60,5 @@ def _translated(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StateStoreError(
-            f"The quarantine in {root} failed: {error.strerror or error}", unreachable=True
+            f"The quarantine in {root} failed: {error.strerror or error} ({error.filename})", unreachable=True
         ) from error

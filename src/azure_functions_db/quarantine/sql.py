@@ -12,7 +12,7 @@ from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.failures import reason_of
 from azure_functions_db.core.tables import exact_text
 from azure_functions_db.core.transactions import outside_transactions
-from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
+from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +59,12 @@ class SqlQuarantine:
         wanted = table.select() if poller_name is None else table.select().where(table.c.poller_name == poller_name)
         with self._connected() as connection:
             found = connection.execute(wanted).all()
-        return oldest_first([decoded(row.entry, f"{self._name}, event {row.event_id}") for row in found])
+        return oldest_first(
+            [
+                decoded(row.entry, f"{self._name}, event {row.event_id}", path=path_of(row.poller_name, row.event_id))
+                for row in found
+            ]
+        )
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.foreign import is_count, is_label, is_rate, parsed_json, shown, timestamp
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.types import LeaseView
 from azure_functions_db.state.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import datetime as dt
+    from collections.abc import Callable, Mapping
 
     from azure_functions_db.core.types import Checkpoint
 
+T = TypeVar("T")
+
 FORMAT_VERSION = 1
+_NOBODY = "azfdb"
 
 _TIMES = ("acquired_at", "heartbeat_at", "expires_at")
 # What the library itself adds to a position: a checkpoint of nothing else has lost its position.
@@ -27,7 +31,7 @@ def encoded(document: Document) -> bytes:
     """Return the document as it is stored; plain ASCII, so that no store can garble it."""
     try:
         return json.dumps(as_dict(document), indent=2, allow_nan=False).encode("ascii")
-    except (TypeError, ValueError) as refused:
+    except (TypeError, ValueError, RecursionError) as refused:
         raise StateStoreError(
             f"The checkpoint of poller {document.poller_name!r} cannot be written as JSON: {refused}",
             poller_name=document.poller_name,
@@ -57,6 +61,42 @@ def decoded(content: bytes, poller_name: str) -> Document:
     )
 
 
+def salvaged(content: bytes, poller_name: str, now: dt.datetime) -> Document:
+    """Return what can still be used of a document that makes no sense, under a lease that nobody holds.
+
+    Its position is kept where it can be read and is this poller's own. The token is higher than
+    any that was counted up to.
+    """
+    unheld = LeaseView(_NOBODY, int(now.timestamp()), now, now, now)
+    try:
+        written = _parsed(content, poller_name)
+        _check_identity(written, poller_name)
+    except StateStoreError:
+        return Document(poller_name, lease=unheld)
+    return Document(
+        poller_name,
+        checkpoint=_if_readable(_checkpoint, written, poller_name)
+        or _if_readable(_position, written, poller_name)
+        or {},
+        lease=_if_readable(_lease, written, poller_name) or unheld,
+        source_fingerprint=_if_readable(_fingerprint, written, poller_name),
+    )
+
+
+def _if_readable(read: Callable[[dict[str, Any], str], T], written: dict[str, Any], poller_name: str) -> T | None:
+    try:
+        return read(written, poller_name)
+    except StateStoreError:
+        return None
+
+
+def _position(written: dict[str, Any], poller_name: str) -> Checkpoint:
+    """Return the checkpoint without what the library has noted beside it."""
+    checkpoint = written.get("checkpoint")
+    parts = checkpoint.items() if isinstance(checkpoint, dict) else ()
+    return _checkpoint({"checkpoint": {name: part for name, part in parts if name not in _BOOKKEEPING}}, poller_name)
+
+
 def unreadable(poller_name: str, what: str) -> StateStoreError:
     """Return the error for a document that makes no sense."""
     return StateStoreError(
@@ -75,9 +115,11 @@ def _parsed(content: bytes, poller_name: str) -> dict[str, Any]:
     if not content.strip():
         raise unreadable(poller_name, "is empty")
     try:
-        written = json.loads(content)
-    except (ValueError, RecursionError):
+        written = parsed_json(content)
+    except json.JSONDecodeError:
         raise unreadable(poller_name, f"is not JSON, perhaps cut short ({len(content)} bytes)") from None
+    except ValueError as refused:
+        raise unreadable(poller_name, f"is not JSON of a state document: {str(refused)[:100]}") from None
     if not isinstance(written, dict):
         raise unreadable(poller_name, f"is a JSON {type(written).__name__} instead of an object")
     return written
@@ -87,10 +129,10 @@ def _check_identity(written: dict[str, Any], poller_name: str) -> None:
     version, name = written.get("version"), written.get("poller_name")
     if version is None:
         raise unreadable(poller_name, "has no version, so it is not a state document")
-    if version != FORMAT_VERSION or isinstance(version, bool):
-        raise unreadable(poller_name, f"is of version {version!r}; this library reads version {FORMAT_VERSION}")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise unreadable(poller_name, f"is of version {shown(version)}; this library reads version {FORMAT_VERSION}")
     if name != poller_name:
-        raise unreadable(poller_name, f"belongs to the poller {name!r}")
+        raise unreadable(poller_name, f"belongs to the poller {shown(name)}")
 
 
 def _checkpoint(written: dict[str, Any], poller_name: str) -> Checkpoint:
@@ -101,12 +143,25 @@ def _checkpoint(written: dict[str, Any], poller_name: str) -> Checkpoint:
         raise unreadable(poller_name, "has a checkpoint that is no object")
     if checkpoint.get("last_successful_batch_id") is not None and set(checkpoint) <= _BOOKKEEPING:
         raise unreadable(poller_name, "has a checkpoint that names its last batch but no position")
+    _check_bookkeeping(checkpoint, poller_name)
     return checkpoint
+
+
+def _check_bookkeeping(checkpoint: Checkpoint, poller_name: str) -> None:
+    """Refuse what the library itself would not have written beside a position, and would stumble over."""
+    metadata = checkpoint.get("metadata")
+    if not isinstance(metadata, dict | None):
+        raise unreadable(poller_name, "has a checkpoint whose metadata is no object")
+    if checkpoint.get("updated_at") is not None:
+        _time(checkpoint, "updated_at", poller_name, of="checkpoint")
+    for name, is_right in (("failed_attempts", is_count), ("rows_per_second", is_rate)):
+        if metadata and name in metadata and not is_right(metadata[name]):
+            raise unreadable(poller_name, f"has a checkpoint whose {name} is no number that could be")
 
 
 def _fingerprint(written: dict[str, Any], poller_name: str) -> str | None:
     fingerprint = written.get("source_fingerprint")
-    if fingerprint is not None and not isinstance(fingerprint, str):
+    if fingerprint is not None and not is_label(fingerprint):
         raise unreadable(poller_name, "has a source_fingerprint that is no text")
     return fingerprint or None
 
@@ -115,8 +170,10 @@ def _lease(written: dict[str, Any], poller_name: str) -> LeaseView | None:
     match written:
         case {"lease": None}:
             return None
-        case {"lease": {"owner_id": str() as owner, "fencing_token": int() as token, **rest}} if token > 0:
-            times = [_time(rest, name, poller_name) for name in _TIMES]
+        case {"lease": {"owner_id": owner, "fencing_token": token, **rest}} if (
+            is_label(owner) and is_count(token) and token > 0
+        ):
+            times = [_time(rest, name, poller_name, of="lease") for name in _TIMES]
             return LeaseView(owner, token, *times)
         case {"lease": _}:
             raise unreadable(poller_name, "has a lease without owner_id or fencing_token")
@@ -124,11 +181,8 @@ def _lease(written: dict[str, Any], poller_name: str) -> LeaseView | None:
             raise unreadable(poller_name, "has no lease entry")
 
 
-def _time(lease: Mapping[Any, Any], name: str, poller_name: str) -> dt.datetime:
+def _time(holder: Mapping[Any, Any], name: str, poller_name: str, *, of: str) -> dt.datetime:
     try:
-        moment = dt.datetime.fromisoformat(lease[name])
-    except (KeyError, TypeError, ValueError):
-        raise unreadable(poller_name, f"has a lease whose {name} is no timestamp") from None
-    if moment.tzinfo is None:
-        raise unreadable(poller_name, f"has a lease whose {name} has no time zone")
-    return moment
+        return timestamp(holder.get(name))
+    except ValueError as wrong:
+        raise unreadable(poller_name, f"has a {of} whose {name} {wrong}") from None

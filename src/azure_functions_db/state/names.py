@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_app, encoded_name
 
 
@@ -23,6 +24,14 @@ class DocumentName:
 def document_name(app_name: str | None, poller_name: str) -> DocumentName:
     """Return the name of a poller's document."""
     return DocumentName(encoded_app(app_name), encoded_name("poller name", poller_name))
+
+
+def is_encoded(name: str) -> bool:
+    """Tell whether a name is one that a poller's document can have; other things may lie beside documents."""
+    try:
+        return encoded_name("poller name", poller_of(name)) == name
+    except ConfigurationError:
+        return False
 
 
 def poller_of(encoded: str) -> str:

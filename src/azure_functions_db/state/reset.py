@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.foreign import parsed_json
 from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.state.codec import as_dict, decoded
+from azure_functions_db.state.codec import as_dict, decoded, salvaged
 from azure_functions_db.state.document import Document, broken, is_free, lease_conflict, lost_race
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Resets:
     """The operator's acts on a state store.
 
     All are refused while a lease is alive (`LeaseConflictError`). ``force=True`` breaks the
-    lease: its holder then fails to commit. It also replaces a document that cannot be read.
+    lease: its holder then fails to commit. It also replaces a document that cannot be read, and
+    keeps of it what can be.
     """
 
     _backend: Backend
@@ -109,8 +111,8 @@ class Resets:
         stored = self._backend.read(self._name(poller_name))
         if stored is None and must_exist:
             raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
-        before = _readable(stored, poller_name, force=force)
         now = self._clock()
+        before = _readable(stored, poller_name, salvaged_at=now if force else None)
         if not force and not is_free(before, now):
             raise lease_conflict(before)
         after = replace(change(before), lease=broken(before, now).lease)
@@ -126,16 +128,16 @@ class Resets:
         raise NotImplementedError
 
 
-def _readable(stored: Stored | None, poller_name: str, *, force: bool) -> Document:
-    """Return the document; by force, a fresh one in place of none that can be read."""
+def _readable(stored: Stored | None, poller_name: str, *, salvaged_at: dt.datetime | None) -> Document:
+    """Return the document; by force, at a given time, what is left of one that cannot be read."""
     if stored is None:
         return Document(poller_name)
     try:
         return decoded(stored.content, poller_name)
     except StateStoreError:
-        if not force:
+        if salvaged_at is None:
             raise
-        return Document(poller_name)
+        return salvaged(stored.content, poller_name, salvaged_at)
 
 
 def _shown(stored: Stored | None, poller_name: str) -> dict[str, Any] | None:
@@ -149,7 +151,7 @@ def _shown(stored: Stored | None, poller_name: str) -> dict[str, Any] | None:
 
 def _saved(file: Path) -> tuple[Checkpoint, str | None]:
     try:
-        written = json.loads(file.read_bytes())
+        written = parsed_json(file.read_bytes())
     except (OSError, ValueError) as failure:
         raise ConfigurationError(f"The checkpoint cannot be read from {file}: {failure}") from None
     match written:

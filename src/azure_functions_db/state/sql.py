@@ -112,7 +112,7 @@ class SqlBackend:
             # After a refused write: a plain read may show how things were when the transaction began.
             wanted = wanted.with_for_update()
         row = self._run(lambda connection: connection.execute(wanted).one_or_none())
-        return None if row is None else Stored(row.document.encode(), row.version)
+        return None if row is None else Stored(_content(row.document), row.version)
 
     def _with_table(self, work: Callable[[Connection], T]) -> T:
         """Do work that writes the first document; the table is made for it, never for a mere look."""
@@ -275,6 +275,11 @@ def _state_table(name: str, schema: str | None) -> Table:
         Column("version", BigInteger, nullable=False),
         schema=schema,
     )
+
+
+def _content(document: Any) -> bytes:
+    # SQLite keeps what it is given, whatever the column's type.
+    return document if isinstance(document, bytes) else str(document).encode(errors="replace")
 
 
 def _new_version() -> int:

@@ -31,7 +31,7 @@ from azure_functions_db.state.document import (
     released,
     renewed,
 )
-from azure_functions_db.state.names import DocumentName, document_name, poller_of
+from azure_functions_db.state.names import DocumentName, document_name, is_encoded, poller_of
 from azure_functions_db.state.reset import Resets
 from azure_functions_db.state.slots import Sight, Slots
 
@@ -155,7 +155,9 @@ class DocumentStateStore(Resets):
 
     def poller_names(self) -> list[str]:
         """Return the pollers of this app that have a state."""
-        return sorted(poller_of(name) for name in self._backend.pollers(encoded_app(self._app_name)))
+        return sorted(
+            poller_of(name) for name in self._backend.pollers(encoded_app(self._app_name)) if is_encoded(name)
+        )
 
     def _advance(
         self, poller_name: str, lease_id: str, transition: Callable[[Document], Document], *, ends: bool = False
