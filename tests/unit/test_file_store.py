@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from azure_functions_db import FileStateStore, LeaseConflictError, StateStoreError
+from azure_functions_db import FileQuarantine, FileStateStore, LeaseConflictError, StateStoreError
+from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.state import locking
 
 POLLER = "orders"
 WRITER = """
@@ -27,6 +31,24 @@ while True:
     store.commit_checkpoint("orders", {"cursor": [position], "padding": "x" * 200_000}, lease_id)
     print(position, flush=True)
 """
+LOCKER = """
+import sys
+from pathlib import Path
+from azure_functions_db.state.locking import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+ROW = QuarantinedRow(
+    poller_name=POLLER,
+    event_id="e1",
+    event={"pk": {"id": 1}},
+    error_type="ValueError",
+    error="cannot digest",
+    attempts=3,
+    batch_id="batch_1",
+    quarantined_at=dt.datetime(2026, 4, 7, tzinfo=dt.UTC),
+)
 
 
 def test_a_document_is_a_file_that_people_can_read(tmp_path: Path) -> None:
@@ -86,6 +108,112 @@ def test_a_failed_write_leaves_the_old_document(tmp_path: Path, monkeypatch: pyt
     assert store.load_checkpoint(POLLER) == {"cursor": [1]}
     store.commit_checkpoint(POLLER, {"cursor": [3]}, lease_id)
     assert sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file()) == [".json", ".lock"]
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_what_is_made_is_its_owners_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        store = FileStateStore(tmp_path / "a" / "state", app_name="app")
+        store.commit_and_release(POLLER, {"cursor": [1]}, store.acquire_lease(POLLER, 60))
+        FileQuarantine(tmp_path / "b" / "quarantine").put([ROW])
+    finally:
+        os.umask(before)
+    made = list(tmp_path.rglob("*"))
+    assert {mode_of(path) for path in made if path.is_dir()} == {0o700}
+    assert {mode_of(path) for path in made if path.is_file()} == {0o600}
+    assert mode_of(tmp_path) == 0o755, "what was there before stays as it is"
+
+
+def test_a_document_that_anybody_could_read_is_not_after_the_next_write(tmp_path: Path) -> None:
+    store = FileStateStore(tmp_path, app_name="app")
+    lease_id = store.acquire_lease(POLLER, 60)
+    (tmp_path / "app" / "orders.json").chmod(0o644)
+    store.release_lease(POLLER, lease_id)
+    assert mode_of(tmp_path / "app" / "orders.json") == 0o600
+
+
+@pytest.mark.parametrize("suffix", [".json", ".lock", ".tmp"])
+def test_a_link_in_the_place_of_a_file_is_refused(tmp_path: Path, suffix: str) -> None:
+    store = FileStateStore(tmp_path, app_name="app")
+    store.release_lease(POLLER, store.acquire_lease(POLLER, 60))
+    place, elsewhere = tmp_path / "app" / f"orders{suffix}", tmp_path / "elsewhere"
+    elsewhere.write_bytes((tmp_path / "app" / "orders.json").read_bytes())
+    before = elsewhere.read_bytes()
+    place.unlink(missing_ok=True)
+    place.symlink_to(elsewhere)
+    with pytest.raises(StateStoreError, match=rf"a link in the place of a file.*orders\{suffix}"):
+        store.acquire_lease(POLLER, 60)
+    assert elsewhere.read_bytes() == before
+    place.unlink()
+    if suffix != ".json":
+        store.acquire_lease(POLLER, 60)
+
+
+def test_a_link_in_the_place_of_a_quarantined_row_is_refused(tmp_path: Path) -> None:
+    sink, elsewhere = FileQuarantine(tmp_path / "quarantine"), tmp_path / "elsewhere"
+    sink.put([ROW])
+    (place,) = (tmp_path / "quarantine").rglob("*.json")
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    for attempt in (sink.entries, lambda: sink.put([ROW])):
+        with pytest.raises(StateStoreError, match="a link in the place of a file"):
+            attempt()
+    assert elsewhere.read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".json", ".lock", ".tmp"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "app").mkdir()
+    os.mkfifo(tmp_path / "app" / f"orders{suffix}")
+    with pytest.raises(StateStoreError, match="something else in the place of a file"):
+        FileStateStore(tmp_path, app_name="app").acquire_lease(POLLER, 60)
+
+
+@pytest.fixture
+def locker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of the poller's file."""
+    (tmp_path / "app").mkdir()
+    arguments = [sys.executable, "-c", LOCKER, str(tmp_path / "app" / "orders.lock")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_that_somebody_keeps_is_an_error_that_names_file_and_holder(
+    tmp_path: Path, locker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 0.1)
+    store = FileStateStore(tmp_path, app_name="app")
+    with pytest.raises(StateStoreError, match=rf"held .* by process {locker.pid} \(.*orders\.lock\)") as refused:
+        store.acquire_lease(POLLER, 60)
+    assert refused.value.unreachable
+    assert store.load_checkpoint(POLLER) == {}, "looking needs no lock"
+    locker.kill()
+    locker.wait()
+    store.acquire_lease(POLLER, 60)
+
+
+def test_a_process_that_was_stopped_with_the_lock_in_hand_ends_the_waiting_when_it_goes_on(
+    tmp_path: Path, locker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 0.1)
+    store = FileStateStore(tmp_path, app_name="app")
+    locker.send_signal(signal.SIGSTOP)
+    with pytest.raises(StateStoreError):
+        store.acquire_lease(POLLER, 60)
+    locker.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 30.0)
+    assert locker.stdin is not None
+    locker.stdin.close()  # which is what it waits for
+    store.acquire_lease(POLLER, 60)
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:

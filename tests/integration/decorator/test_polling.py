@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from azure_functions_db import (
     ConfigurationError,
     DbBindings,
     HandlerError,
+    LeaseConflictError,
     LostLeaseError,
     MemoryStateStore,
     SqlAlchemySource,
@@ -237,6 +239,39 @@ def test_partitions_of_a_dead_instance_are_taken_over_one_per_tick(orders: SqlAl
         polled(timer="tick")
         assert len({poller for poller, _ in seen}) == taken_over
     assert sorted(row for _, row in seen) == list(range(1, ROWS + 1))
+
+
+async def test_a_partition_that_is_always_abandoned_again_does_not_keep_the_others_waiting(
+    orders: SqlAlchemySource,
+) -> None:
+    clock = FakeClock()
+    dying = MemoryStateStore(clock=clock)
+    seen: set[str] = set()
+
+    @db.trigger(
+        arg_name="events",
+        name="orders",
+        source=orders,
+        checkpoint_store=MemoryStateStore(shared_with=dying, clock=clock),
+        partitions=2,
+    )
+    async def changed(timer: Any, events: list[RowChange], context: PollContext) -> None:
+        seen.add(context.poller_name)
+        if context.poller_name == "orders-1-of-2":
+            raise LookupError("its process would die here")
+
+    def die(poller: str) -> None:
+        with suppress(LeaseConflictError):
+            dying.acquire_lease(poller, 60)
+
+    for _ in range(50):
+        die("orders-1-of-2")
+        if "orders-2-of-2" not in seen:
+            die("orders-2-of-2")
+        clock.advance(120)
+        with suppress(HandlerError):
+            await changed(timer="tick")
+    assert seen == {"orders-1-of-2", "orders-2-of-2"}
 
 
 def test_an_input_beside_a_trigger_is_read_for_each_batch(orders: SqlAlchemySource, sqlite_database: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -92,6 +93,29 @@ def test_thirty_kills_lose_no_row(postgres_database: str, tmp_path: Path) -> Non
     counted = Counter(state for line in journal(tmp_path) if line[0] == "saw" for state in line[2:])
     repeated = sum(count - 1 for count in counted.values())
     assert repeated <= (kills + 1) * 200, "a kill repeats one batch at most"
+
+
+@pytest.mark.timeout(120)
+def test_a_process_that_was_stopped_and_goes_on_commits_nothing(postgres_database: str, tmp_path: Path) -> None:
+    table(postgres_database)
+    engine = create_engine(postgres_database)
+    with engine.begin() as connection:
+        insert(connection, 0, 10)
+    stopped = start(tmp_path, postgres_database, ttl=1.0, handler_seconds=1.5)
+    wait_for(lambda: journal(tmp_path), 30, "nobody works")
+    stopped.send_signal(signal.SIGSTOP)
+    other = start(tmp_path, postgres_database, ttl=1.0)
+    wait_for(lambda: final_states(postgres_database) <= seen_states(tmp_path), 30, "the work was not taken over")
+    with engine.begin() as connection:
+        insert(connection, 10, 10)
+    engine.dispose()
+    stopped.send_signal(signal.SIGCONT)
+    _, errors = stopped.communicate(timeout=30)
+    assert b"LostLeaseError" in errors, "the holder is told, and stops"
+    wait_for(lambda: final_states(postgres_database) <= seen_states(tmp_path), 30, "rows are lost")
+    (tmp_path / "stop").touch()
+    other.communicate(timeout=30)
+    assert FileStateStore(tmp_path / "state").load_checkpoint("orders")["cursor"]["value"] == 20
 
 
 def seen_states(folder: Path) -> set[str]:
