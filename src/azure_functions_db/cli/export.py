@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from azure_functions_db.cli.options import AppName, AppPlace, PollerName, StoreUrl
+from azure_functions_db.cli.options import AppName, AppPlace, PollerName, StoreUrl, absolute
 
 
 def export(
@@ -15,7 +15,7 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", resolve_path=True, help="A new file; standard output otherwise."
+            "--output", "-o", metavar="FILE", callback=absolute, help="A new file; standard output otherwise."
         ),
     ] = None,
     app: AppPlace = None,

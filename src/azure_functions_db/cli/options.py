@@ -9,6 +9,12 @@ import typer
 
 from azure_functions_db.cli.completion import poller_names
 
+
+def absolute(path: Path | None) -> Path | None:
+    """Return where a path leads from here, before an app changes the directory; a link stays a link."""
+    return None if path is None else path.absolute()
+
+
 PollerName = Annotated[
     str, typer.Argument(metavar="NAME", help="The poller.", show_default=False, autocompletion=poller_names)
 ]
