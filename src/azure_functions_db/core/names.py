@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from azure_functions_db.core.errors import ConfigurationError
 
+# Fits wherever names are kept: a column, a file's name with its suffix, a table's key, an app and a poller in a path.
 _LONGEST = 200
 _DEFAULT_APP = "local"
 
@@ -25,7 +26,10 @@ def encoded_name(what: str, name: object) -> str:
     except UnicodeEncodeError:
         raise ConfigurationError(f"The {what} {name[:20]!r} has characters that are no text") from None
     if len(quoted) > _LONGEST:
-        raise ConfigurationError(f"The {what} {name[:20]!r}… is too long: {len(quoted)} of {_LONGEST} characters")
+        raise ConfigurationError(
+            f"The {what} {name[:20]!r}… is too long: {len(quoted)} of {_LONGEST} characters, counted percent-encoded "
+            "as stores keep it"
+        )
     return quoted
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.names import encoded_app
+from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.settings import expanded
 from azure_functions_db.core.storage import blob_container, failure_told
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
@@ -35,6 +35,8 @@ class BlobQuarantine:
         container: str = "db-quarantine",
         app_name: str | None = None,
     ) -> None:
+        if app_name:
+            encoded_name("app_name", app_name)
         self._given = container_client
         self._connection = connection
         self._container_name = container

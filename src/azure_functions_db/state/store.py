@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
-from azure_functions_db.core.names import encoded_app
+from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import Glance
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.codec import decoded, encoded
@@ -67,6 +67,8 @@ class DocumentStateStore(Resets):
         app_name: str | None = None,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
+        if app_name:
+            encoded_name("app_name", app_name)
         self._backend = backend
         self._source_fingerprint = source_fingerprint
         self._app_name = app_name

@@ -210,6 +210,12 @@ class StateStoreContract:
         reader = new_store()
         assert [reader.load_checkpoint(name) for name in (POLLER, other)] == [{"cursor": [1]}, {"cursor": [2]}]
 
+    def test_the_longest_name_has_a_place(self, new_store: NewStore) -> None:
+        longest = "ö" * 33 + "xx"  # 200 characters when it is percent-encoded
+        store = new_store()
+        store.commit_checkpoint(longest, POSITION, store.acquire_lease(longest, TTL))
+        assert new_store().load_checkpoint(longest) == POSITION
+
     def test_of_many_that_race_for_the_lease_one_gets_it(self, new_store: NewStore) -> None:
         stores = [new_store() for _ in range(4)]
         together = threading.Barrier(len(stores))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.names import encoded_name
 from azure_functions_db.trigger.claim import check_store
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class PollSettings:
     def __post_init__(self) -> None:
         if not str(self.name or "").strip():
             raise ConfigurationError("A poller needs a name")
+        encoded_name("poller name", self.name)  # one that a store or a quarantine could not keep is refused here
         for setting in ("batch_size", "max_batches_per_tick", "max_attempts"):
             value = getattr(self, setting)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
