@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.cli.schedules import parsed_schedule
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
+from azure_functions_db.core.foreign import parsed_json, timestamp
 from azure_functions_db.core.settings import expanded
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ class Monitor:
     def status(self, name: str) -> dict[str, str]:
         """Return the timer's status in the host's form; empty where there is none."""
         try:
-            return dict(json.loads(read_whole(self.folder / f"{name}.json") or b""))
-        except (OSError, ValueError):
+            return dict(parsed_json(read_whole(self.folder / f"{name}.json") or b""))
+        except (OSError, ValueError, TypeError):
             return {}
 
     def note(self, name: str, *, last: dt.datetime, following: dt.datetime) -> None:
@@ -118,5 +119,7 @@ class Monitor:
 
     def is_past_due(self, name: str, now: dt.datetime) -> bool:
         """Tell whether a tick was due while nothing ran."""
-        due = self.status(name).get("Next")
-        return due is not None and dt.datetime.fromisoformat(due) < now
+        try:
+            return timestamp(self.status(name).get("Next")) < now
+        except ValueError:
+            return False

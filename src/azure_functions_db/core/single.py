@@ -48,6 +48,8 @@ _SWITCHES: dict[str, Callable[[Any, bool], None]] = {
     "pymysql": _switch_pymysql,
     "pysqlite": _switch_sqlite,
 }
+# These live in the process; one of them in memory is gone with its connection.
+_WITHOUT_A_LINE = {"sqlite", "duckdb"}
 _SINGLE = "azfdb_single_statements"
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -165,8 +167,8 @@ def _report(engine: Engine, connection: Connection | PoolProxiedConnection | Non
             connection.invalidate(error)
         raise _wrapped(engine, error, never_connected=connection is None, died=died) from error
     # Anything else that ends a call in the middle leaves an answer on the line that nobody has asked for.
-    in_the_middle = not isinstance(error, DbError | SQLAlchemyError) and engine.dialect.driver != "pysqlite"
-    if connection is not None and in_the_middle:
+    in_the_middle = not isinstance(error, DbError | SQLAlchemyError)
+    if connection is not None and in_the_middle and engine.dialect.name not in _WITHOUT_A_LINE:
         connection.invalidate(error)
 
 

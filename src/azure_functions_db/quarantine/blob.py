@@ -10,7 +10,7 @@ from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.settings import expanded
 from azure_functions_db.core.storage import blob_container, failure_told
-from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
+from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, is_at, oldest_first, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class BlobQuarantine:
                 return []
             found = [(name, self._container.download_blob(name).readall()) for name in names]
         return oldest_first(
-            [decoded(content, f"The blob {name}", path=name.removeprefix(self._root)) for name, content in found]
+            [decoded(content, f"The blob {name}", is_at(name.removeprefix(self._root))) for name, content in found]
         )
 
     def remove(self, poller_name: str, event_id: str) -> None:

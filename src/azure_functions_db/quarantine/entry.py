@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.foreign import is_count, parsed_json, timestamp
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.types import QuarantinedRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LABELS = ("poller_name", "event_id", "error_type", "batch_id")
 _NAMES = [entry.name for entry in fields(QuarantinedRow)]
@@ -22,15 +25,15 @@ def encoded(row: QuarantinedRow) -> str:
     return json.dumps(written | {"quarantined_at": datetime_text(row.quarantined_at)}, indent=2, allow_nan=False)
 
 
-def decoded(text: str | bytes, where: str, *, path: str) -> QuarantinedRow:
-    """Return the row that was written; what is none, or another's than its path says, is an error that says where."""
+def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], bool]) -> QuarantinedRow:
+    """Return the row that was written; what is none, or does not belong there, is an error that says where it lies."""
     try:
         written: dict[str, Any] = parsed_json(text)
         _check(written)
         row = QuarantinedRow(
             **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])}
         )
-        if path_of(row.poller_name, row.event_id) != path:
+        if not belongs(row):
             raise _refusal(where, "is the entry of another poller or event than its place says")
     except (ValueError, KeyError, TypeError, ConfigurationError):
         raise _refusal(where, "is no quarantined row") from None
@@ -57,6 +60,11 @@ def path_of(poller_name: str, event_id: str) -> str:
 def folder_of(poller_name: str) -> str:
     """Return where the rows of one poller lie."""
     return f"{encoded_name('poller name', poller_name)}/"
+
+
+def is_at(path: str) -> Callable[[QuarantinedRow], bool]:
+    """Return what tells whether a row belongs at a path below a sink's root."""
+    return lambda row: path_of(row.poller_name, row.event_id) == path
 
 
 def oldest_first(rows: list[QuarantinedRow]) -> list[QuarantinedRow]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.files import listed, make_folder, read_whole, replace_whole
-from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, oldest_first, path_of
+from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, is_at, oldest_first, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class FileQuarantine:
             found = [(path, read_whole(path)) for path in paths]
         return oldest_first(
             [
-                decoded(content, str(path), path=f"{path.parent.name}/{path.name}")
+                decoded(content, str(path), is_at(f"{path.parent.name}/{path.name}"))
                 for path, content in found
                 if content is not None  # forgotten since the folder was listed
             ]

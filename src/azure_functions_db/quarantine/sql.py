@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
@@ -12,10 +12,10 @@ from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.failures import reason_of
 from azure_functions_db.core.tables import exact_text
 from azure_functions_db.core.transactions import outside_transactions
-from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first, path_of
+from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection, Engine, Table
 
@@ -59,12 +59,7 @@ class SqlQuarantine:
         wanted = table.select() if poller_name is None else table.select().where(table.c.poller_name == poller_name)
         with self._connected() as connection:
             found = connection.execute(wanted).all()
-        return oldest_first(
-            [
-                decoded(row.entry, f"{self._name}, event {row.event_id}", path=path_of(row.poller_name, row.event_id))
-                for row in found
-            ]
-        )
+        return oldest_first([decoded(row.entry, f"{self._name}, event {row.event_id}", _is_of(row)) for row in found])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
@@ -131,6 +126,10 @@ class SqlQuarantine:
             if not inspect(engine).has_table(self._name, schema=self._schema):
                 raise
         self._is_there = True
+
+
+def _is_of(found: Any) -> Callable[[QuarantinedRow], bool]:
+    return lambda row: (row.poller_name, row.event_id) == (found.poller_name, found.event_id)
 
 
 def _values(row: QuarantinedRow) -> dict[str, str]:

@@ -161,7 +161,7 @@ def _check_bookkeeping(checkpoint: Checkpoint, poller_name: str) -> None:
 
 def _fingerprint(written: dict[str, Any], poller_name: str) -> str | None:
     fingerprint = written.get("source_fingerprint")
-    if fingerprint is not None and not is_label(fingerprint):
+    if fingerprint is not None and not isinstance(fingerprint, str):
         raise unreadable(poller_name, "has a source_fingerprint that is no text")
     return fingerprint or None
 

@@ -106,8 +106,9 @@ def failures(calls: int, work: Callable[[], object]) -> list[str]:
     return told
 
 
-def ticking(line: Line, config: DbConfig, delivered: list[Any]) -> Callable[[], object]:
+def ticking(line: Line, handler: Callable[[list[Any]], object], *, transactional: bool = False) -> Callable[[], object]:
     """Return a poller's tick; its source and its state are on one URL, and so in one pool."""
+    config = line.config
     trigger = PollTrigger(
         name="orders",
         source=SqlAlchemySource(
@@ -118,8 +119,9 @@ def ticking(line: Line, config: DbConfig, delivered: list[Any]) -> Callable[[], 
             engine_provider=line.provider,
         ),
         checkpoint_store=SqlStateStore(db_config=config, engine_provider=line.provider),
+        transactional=transactional,
     )
-    return lambda: trigger.run(timer=None, handler=delivered.extend)
+    return lambda: trigger.run(timer=None, handler=handler)
 
 
 @pytest.mark.parametrize("end", [Line.forget, Line.end_sessions])
@@ -129,12 +131,28 @@ def test_a_poller_goes_on_after_one_failed_tick_at_most(
 ) -> None:
     delivered: list[Any] = []
     line.config = DbConfig(connection_url=line.url, pool_size=pool_size)
-    tick = ticking(line, line.config, delivered)
+    tick = ticking(line, delivered.extend)
     assert failures(2, tick) == []
     line.execute("INSERT INTO orders VALUES (3, 3)")
     end(line)
     assert len(failures(4, tick)) <= 1
     assert [event.pk["id"] for event in delivered] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_connection_that_dies_while_the_handler_runs_costs_that_batch_once(line: Line, transactional: bool) -> None:
+    batches: list[list[int]] = []
+
+    def handle(events: list[Any]) -> None:
+        batches.append([event.pk["id"] for event in events])
+        if len(batches) == 1:
+            line.forget()
+
+    tick = ticking(line, handle, transactional=transactional)
+    assert len(failures(4, tick)) <= 1
+    assert batches == [[1, 2]] * len(batches)
+    assert len(batches) <= 2
+    assert SqlStateStore(url=line.url, engine_provider=line.provider).load_checkpoint("orders")["cursor"]["value"] == 2
 
 
 def reading(line: Line) -> Callable[[], object]:
