@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.secrets import masked_value
+from azure_functions_db.core.secrets import masked_url, masked_value
 from azure_functions_db.core.settings import expanded
 
 
@@ -64,6 +64,7 @@ class DbConfig:
 
     def __repr__(self) -> str:
         shown = {f.name: masked_value(f.name, getattr(self, f.name)) for f in fields(self)}
+        shown["connection_url"] = masked_url(self.connection_url)
         return f"DbConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 

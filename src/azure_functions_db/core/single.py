@@ -11,6 +11,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.failures import hide_values
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -154,6 +156,7 @@ def _wrapped(engine: Engine, connection: Any, error: Any) -> DBAPIError:
     if died:
         connection.invalidate(error)
     statement = None if connection is None else "a statement"
+    hide_values(error)
     wrapped: DBAPIError = DBAPIError.instance(
         statement,
         None,
