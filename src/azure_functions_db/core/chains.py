@@ -60,12 +60,13 @@ class _Copies:
 def _bare(error: BaseException) -> BaseException:
     text, kind = masked_words(error), type(error)
     if isinstance(error, DbError):
-        ours: BaseException = kind.__new__(kind)
+        ours = type(error).__new__(type(error))
         vars(ours).update({name: value for name, value in vars(error).items() if name != "__notes__"})
         ours.args = (text,)
         return ours
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (Exception,), names)(*([text] if text else []))
+    namesake: type[Exception] = type(kind.__name__, (Exception,), names)
+    return namesake(text) if text else namesake()
 
 
 def _without_secret_lines(frames: TracebackType | None) -> TracebackType | None:

@@ -21,7 +21,7 @@ _ASSIGNMENT = re.compile(
     re.IGNORECASE,
 )
 _HEADER = re.compile(r"""(?P<head>\bAuthorization["']?\s{0,9}[:=]\s{0,9}["']?)[^\r\n"']++""", re.IGNORECASE)
-_BEARER = re.compile(r"""(?P<head>\bBearer\s{1,9})[^\s"',;]++""", re.IGNORECASE)
+_BEARER = re.compile(r"""(?P<head>\bBearer\s{1,9})[^\s"',;]{8,}+""", re.IGNORECASE)
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]*+\.[\w-]++(?:\.[\w-]*+)?")
 _SECRET_KEY = re.compile(rf"{_NAME}|credential", re.IGNORECASE)
 _LITERAL = re.compile(r""""(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'""")
@@ -31,7 +31,8 @@ _NAMED_LITERAL = re.compile(rf"""{_NAME}["']?\s{{0,9}}[=:]\s{{0,9}}[rbfu]{{0,2}}
 # follow it: the value itself may hold quotes, line breaks and those very words.
 _INPUT = re.compile(r"(?P<head>input_value=)(?P<value>[^\r\n]++)")
 _AFTER = r"""' for |' at line |' to data type |" is out of range |" violates |\n\[SQL: |\n\(Background"""
-_AFTER_QUOTERS = (
+_AFTER_VALUE = re.compile(_AFTER)
+_QUOTERS = (
     r"[Ii]ncorrect [\w() ]{1,40}value: '",  # MySQL and MariaDB
     r"Duplicate entry '",
     r"syntax to use near '",
@@ -53,7 +54,7 @@ _VALUE = re.compile(rf"(?P<head>{'|'.join(_QUOTERS)})(?!\*\*\*(?:\Z|\n|{_AFTER})
 
 def masked(text: str) -> str:
     """Return the text with ``***`` in place of secrets, and of row values that a database quotes."""
-    hidden = "".join(map(_without_user_info, text.splitlines(keepends=True))) if "@" in text else text
+    hidden = "\n".join(map(_without_user_info, text.split("\n"))) if "@" in text else text
     for secret in (_ASSIGNMENT, _HEADER, _BEARER):
         hidden = secret.sub(rf"\g<head>{MASK}", hidden)
     hidden = _JWT.sub(MASK, hidden)
