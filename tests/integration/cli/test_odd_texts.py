@@ -28,9 +28,7 @@ def odd_shop(shop: Shop) -> Shop:
     app.write_text(
         app.read_text()
         .replace('name="orders"', f"name={NAME!r}")
-        .replace(
-            """f"cannot digest {event.pk['id']}\"""", """f"cannot digest {event.pk['id']} {event.after['note']}\""""
-        )
+        .replace("cannot digest {event.pk['id']}", "cannot digest {event.after['note']}")
         .replace('pk_columns=["id"]', 'pk_columns=["id", "[/x]"]')
     )
     with shop.engine.begin() as connection:

@@ -81,7 +81,7 @@ def test_what_surrounds_a_secret_stays_readable() -> None:
     ("text", "rest"),
     [
         (
-            'violates "orders_key"\nDETAIL:  Key (email)=(PRIVATE) already exists.',
+            'violates "orders_key"\nDETAIL:  Key (email)=(PRIVATE) exists.',
             'violates "orders_key"\nDETAIL:  ***',
         ),
         ("Incorrect datetime value: 'PRI'VATE' for column `shop`.`at`", "value: '***' for column `shop`.`at`"),
