@@ -172,7 +172,7 @@ def _new_engine(config: DbConfig) -> Engine:
     check_idle_connections(engine, config.idle_check_seconds)
     allow_single_statements(engine, config)
     if config.credential is not None:
-        log_in_with_tokens(engine, config.credential)
+        log_in_with_tokens(engine, config.credential, allow_unverified_tls=config.allow_unverified_tls)
     return engine
 
 
