@@ -411,7 +411,7 @@ def test_a_real_server_without_tls_is_refused(
 
 
 class Lax(pymysql.connections.Connection):
-    """PyMySQL as it was before 1.2: goes on in clear where the server offers no TLS."""
+    """PyMySQL as older releases are: goes on in clear where the server offers no TLS."""
 
     _ssl_required = property(lambda _self: False, lambda _self, _value: None)
 
