@@ -14,12 +14,18 @@ _EXAMINED = 65_536
 # In doubt too much is hidden: a password may itself hold slashes, spaces and at signs. No pattern
 # looks at a piece of text twice (each consumes what it has begun), so time grows with the length only.
 _USER = re.compile(r"://[^:/?#\s]*+:")
-_NAME = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api_?key|account_?key|access_?key|signature|sig)"
+_NO_PORT = re.compile(r"""(?P<head>://[^:/?#\s@]*+:)(?!\d{0,5}(?:[^\w%]|\Z)|%\w{1,100}%)[^/?#\s"']++""")
+_NAME = (
+    r"(?:pass(?:word|wd|phrase)?|pwd|secret(?:[_-]?key)?|token|(?:api|account|access)[_-]?key|signature|sig|\bsas"
+    r"|(?<=[?&])code)"
+)
 _QUOTED = r"""\{(?:[^}\r\n]|\}\})*+\}?|"(?:[^"\\\r\n]|\\.|"")*+"?|'(?:[^'\\\r\n]|\\.|'')*+'?"""
 _ASSIGNMENT = re.compile(
-    rf"""(?P<head>{_NAME}(?:\s{{0,9}}=\s{{0,9}}|%3D|["']\s{{0,9}}:\s{{0,9}}))(?:{_QUOTED}|[^;&\r\n]++)""",
+    rf"""(?P<head>{_NAME}(?:\s{{0,9}}=\s{{0,9}}|%3D|\\?["']\s{{0,9}}:\s{{0,9}}\\?))(?:{_QUOTED}|[^;&\r\n]++)""",
     re.IGNORECASE,
 )
+# Servers say whether a password was used.
+_COLON = re.compile(rf"(?P<head>{_NAME}:\s{{1,9}}+)(?!YES\b|NO\b)[^\s;,]++", re.IGNORECASE)
 _HEADER = re.compile(r"""(?P<head>\bAuthorization["']?\s{0,9}[:=]\s{0,9}["']?)[^\r\n"']++""", re.IGNORECASE)
 _BEARER = re.compile(r"""(?P<head>\bBearer\s{1,9})[^\s"',;]{8,}+""", re.IGNORECASE)
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]*+\.[\w-]++(?:\.[\w-]*+)?")
@@ -55,7 +61,7 @@ _VALUE = re.compile(rf"(?P<head>{'|'.join(_QUOTERS)})(?!\*\*\*(?:\Z|\n|{_AFTER})
 def masked(text: str) -> str:
     """Return the text with ``***`` in place of secrets, and of row values that a database quotes."""
     hidden = "\n".join(map(_without_user_info, text.split("\n"))) if "@" in text else text
-    for secret in (_ASSIGNMENT, _HEADER, _BEARER):
+    for secret in (_NO_PORT, _ASSIGNMENT, _COLON, _HEADER, _BEARER):
         hidden = secret.sub(rf"\g<head>{MASK}", hidden)
     hidden = _JWT.sub(MASK, hidden)
     return _VALUE.sub(_without_value, _INPUT.sub(_without_input, hidden))

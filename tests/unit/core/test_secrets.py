@@ -48,6 +48,13 @@ SECRET = "hunter-2"
         f"password='a\\' {SECRET}'",
         f"PWD={{never closed;{SECRET}",
         f"user=ann password = '{SECRET}' host=h",
+        f"postgresql://ann:{SECRET}%40host/db",
+        f"mysql://ann:{SECRET}/db",
+        f"password: {SECRET}",
+        f"x-api-key: {SECRET}",
+        f"SECRET_KEY={SECRET}",
+        f'{{\\"password\\":\\"{SECRET}\\"}}',
+        f"https://app.azurewebsites.net/api/run?code={SECRET}",
     ],
 )
 def test_secrets_of_urls_and_connection_strings_are_hidden(text: str) -> None:
@@ -66,6 +73,8 @@ def test_secrets_of_urls_and_connection_strings_are_hidden(text: str) -> None:
         'duplicate key value violates unique constraint "orders_pkey"',
         """Unknown column 'note' in 'SELECT'""",
         "the bearer of this message wants orders.total, not total",
+        "http://127.0.0.1:8080/x, https://host: gone, sqlite:///C:/x, file://C:/x, http://[::1]:80",
+        "postgresql://%USER%@%HOST%:%PORT%/db failed with code=5",
     ],
 )
 def test_what_is_no_secret_stays_readable(text: str) -> None:
@@ -112,7 +121,19 @@ def test_values_of_rows_that_databases_quote_are_hidden_and_the_rest_stays(text:
     "piece",
     [
         *("a-", "pass", "x://a:", "password=", "eyJ-", "eyJ.", "pwd={", "a@", "pwd =  ", "pwd={;", 'pwd=";', "pwd='&"),
-        *("://:", "://a:b\n@", "input_value=", "input_value=\n", "DETAIL: ", 'value "', "incorrect a ", "Bearer "),
+        *(
+            "://:",
+            "://a:b\n@",
+            "://a:b",
+            "password: ",
+            "?code",
+            "input_value=",
+            "input_value=\n",
+            "DETAIL: ",
+            'value "',
+            "incorrect a ",
+            "Bearer ",
+        ),
         *("' for ", "\n[SQL: ", "Authorization:", "[parameters: ***", "invalid input syntax for a"),
     ],
 )
