@@ -25,6 +25,9 @@ from azure_functions_db import (
     StateStoreError,
 )
 from azure_functions_db.core.storage import ByConnectionString, ByIdentity, storage_account
+from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.quarantine import BlobQuarantine
+from tests.support.told import whole_story
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
@@ -387,6 +390,22 @@ class TestSecrets:
         with ContainerClient.from_container_url(url, retry_policy=NO_RETRY, transport=Talkative()) as client:
             shown = self.everything_shown(lambda: BlobCheckpointStore(container_client=client).load_checkpoint(POLLER))
         assert "c2VjcmV0" not in shown
+
+    @pytest.mark.parametrize("act", ["put", "entries", "remove"])
+    def test_not_even_the_context_of_a_quarantine_s_error_shows_a_signed_url(self, act: str) -> None:
+        class Talkative(RequestsTransport):  # type: ignore[misc]  # the SDK does not tell its type
+            def send(self, request: Any, **_: Any) -> Any:
+                raise ServiceRequestError(f"no route to {request.url}")
+
+        url = f"http://127.0.0.1:1/a/c?sv=2024-11-04&sp=rw&sig={self.SECRET}"
+        with ContainerClient.from_container_url(url, retry_policy=NO_RETRY, transport=Talkative()) as client:
+            sink = BlobQuarantine(container_client=client)
+            row = QuarantinedRow("orders", "e1", {}, "ValueError", "bad", 1, "b1", dt.datetime.now(dt.UTC))
+            arguments: dict[str, tuple[Any, ...]] = {"put": ([row],), "entries": (), "remove": ("orders", "e1")}
+            with pytest.raises(StateStoreError) as failed:
+                getattr(sink, act)(*arguments[act])
+        assert "c2VjcmV0" not in whole_story(failed.value)
+        assert "no route to" in whole_story(failed.value)
 
     def test_a_refused_login_says_so(self, azurite: str, blob_container: str) -> None:
         forged = azurite.replace("AccountKey=", "AccountKey=AAAA")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.decorator.plan import polling_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def _imported(script: Path) -> Any:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"{script.name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(
+            f"{script.name} cannot be imported: {type(error).__name__}: {masked_words(error)}"
+        ) from error
     if Path(module.__file__ or "").resolve() != script:
         raise ConfigurationError(f"Another module named {script.stem!r} was imported before this app")
     return module

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.errors import NotConfirmedError
 from azure_functions_db.cli.plain import jsonable
+from azure_functions_db.cli.words import shown
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.files import make_folder, write_new
 from azure_functions_db.state.names import document_name
@@ -64,7 +65,7 @@ def confirm(*pollers: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise NotConfirmedError("Nothing was changed: add --yes, or run this where the poller's name can be typed")
-    wanted = " ".join(pollers)
+    wanted = shown(" ".join(pollers))
     print(f"Type the poller's name ({wanted}) to go on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().split() != list(pollers):
         raise NotConfirmedError("Nothing was changed: that is not the poller's name")

@@ -11,8 +11,10 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.cli.words import shown
+from azure_functions_db.core.chains import masked_error, traceback_text
 from azure_functions_db.core.errors import DbError, HandlerError, PollerError
-from azure_functions_db.core.secrets import masked, masked_value
+from azure_functions_db.core.secrets import masked_value
 from azure_functions_db.core.serializers import json_safe
 
 if TYPE_CHECKING:
@@ -42,11 +44,11 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **extra_of(record),
         }
-        if record.exc_info:
-            told["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        if record.exc_info and record.exc_info[1] is not None:
+            told["traceback"] = traceback_text(record.exc_info[1])
         # Masked value by value: in the finished line a mask could swallow a quotation mark or a brace.
         safe = {name: masked_value(name, value) for name, value in json_safe(told).items()}
-        return json.dumps(safe, ensure_ascii=False)
+        return json.dumps(safe)
 
 
 class Lines(logging.Formatter):
@@ -64,8 +66,9 @@ class Lines(logging.Formatter):
         details = "".join("  " + form.format(extra[name]) for name, form in _SHOWN.items() if name in extra)
         line = f"{moment} {record.levelname.lower():<7} {record.getMessage()}{details}"
         if record.exc_info and record.exc_info[1] is not None:
-            line += self._traceback(record.exc_info[1], extra.get("invocation_id"))
-        return masked(self._painted(line, record.levelno))
+            line += self._traceback(masked_error(record.exc_info[1]), extra.get("invocation_id"))
+        # Only the first line is not set in: nothing in a message can pose as a record of its own.
+        return self._painted(shown(line, lines=True).replace("\n", "\n    "), record.levelno)
 
     def _traceback(self, error: BaseException, tick: object) -> str:
         """Return a failure's traceback; the search for a bad row meets the same one again and again."""

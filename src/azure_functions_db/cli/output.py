@@ -58,7 +58,7 @@ def console(*, error: bool = False) -> Console:
 
     is_terminal = (sys.stderr if error else sys.stdout).isatty()
     width = None if is_terminal or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(stderr=error, width=width, highlight=False, soft_wrap=False, emoji=False)
+    return Console(stderr=error, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
 def write_text(text: str, file: Path | None) -> None:
@@ -79,9 +79,9 @@ def complain(message: str, *, as_json: bool, error_type: str | None = None) -> N
     """Print on standard error why a command could not do its work."""
     import json
 
-    from azure_functions_db.core.secrets import masked
+    from azure_functions_db.cli.words import shown
 
-    plain = masked(" ".join(message.split()))
+    plain = shown(" ".join(message.split()))
     print(json.dumps({"error": plain, "error_type": error_type}) if as_json else f"azfdb: {plain}", file=sys.stderr)
 
 
@@ -90,4 +90,5 @@ def _json(result: Any, indent: int | None = None) -> str:
 
     from azure_functions_db.cli.plain import jsonable, without_secrets
 
-    return json.dumps(without_secrets(jsonable(result)), ensure_ascii=False, indent=indent)
+    # Plain ASCII: JSON's own escapes keep what steers a terminal from reaching one.
+    return json.dumps(without_secrets(jsonable(result)), indent=indent)

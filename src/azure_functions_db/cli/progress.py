@@ -24,14 +24,14 @@ def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], 
     from azure_functions_db.cli.output import console
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("{task.fields[pace]}"),
     )
     began, done = time.monotonic(), 0
     with Progress(*columns, console=console(error=True), expand=True) as bar:
-        task = bar.add_task(name, total=total, pace="")
+        task = bar.add_task(words.shown(name), total=total, pace="")
 
         def advance(rows: int) -> None:
             nonlocal done

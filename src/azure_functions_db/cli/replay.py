@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handling_of
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.mapping import mapped
@@ -39,7 +39,7 @@ def replayed(entries: Sequence[Entry]) -> Replayed:
         try:
             deliver(_poller(entry), [event_of(entry)])
         except Exception as error:  # noqa: BLE001 - whatever the handler raises; it is told
-            report.failed[entry.row.event_id] = masked(f"{type(error).__name__}: {error}")
+            report.failed[entry.row.event_id] = f"{type(error).__name__}: {masked_words(error)}"
         else:
             entry.remove()
             report.handled.append(entry.row.event_id)

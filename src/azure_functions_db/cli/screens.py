@@ -21,7 +21,6 @@ from azure_functions_db.cli.replay import Replayed
 from azure_functions_db.cli.standing import LeaseStanding, Standing, Status
 from azure_functions_db.cli.tail import Tail
 from azure_functions_db.cli.verification import Verified
-from azure_functions_db.core.secrets import masked
 from azure_functions_db.core.serializers import json_safe
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ _ENDLESS = 10_000
 @singledispatch
 def screen(result: Any, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
     """Return what to draw for a result in a terminal of this width."""
-    return Text(masked(str(result)))
+    return text(str(result), lines=True)
 
 
 @screen.register(Status)
@@ -45,7 +44,7 @@ def _status(result: Status, width: int) -> RenderableType:
     if not result.pollers:
         return Text("There are no pollers here.")
     table = _status_table(result.pollers)
-    if Console(width=_ENDLESS).measure(table).maximum > width:
+    if Console(width=_ENDLESS, markup=False).measure(table).maximum > width:
         return Group(*map(_status_block, result.pollers))
     problems = [_problem(standing.poller, text) for standing in result.pollers for text in standing.problems]
     return Group(table, *problems)
@@ -105,15 +104,17 @@ def _examination(examination: Examination) -> RenderableType:
     table.add_column(overflow="fold")
     for finding in examination.findings:
         mark, style = _GRADES[finding.grade]
-        remedy = f"\n→ {finding.remedy}" if finding.remedy else ""
-        table.add_row(text(mark, style), finding.check, text(finding.text + remedy))
+        told = text(finding.text, lines=True)
+        if finding.remedy:
+            told.append_text(text(f"\n→ {finding.remedy}", lines=True))
+        table.add_row(text(mark, style), text(finding.check), told)
     return Group(text(examination.poller, "bold"), Padding(table, (0, 0, 1, 2)))
 
 
 @screen.register(Inspected)
 def _inspected(result: Inspected, width: int) -> RenderableType:  # noqa: ARG001 - see screen
     if result.problem is not None:
-        return Group(_problem(result.poller, result.problem), text(result.raw or ""))
+        return Group(_problem(result.poller, result.problem), text(result.raw or "", lines=True))
     return _tree(result.document)
 
 
@@ -128,9 +129,9 @@ def _change(result: Change, width: int) -> RenderableType:
     rows = [row for row in both if row[1:] != (words.NONE, words.NONE)]
     if width < 100:
         return Group(text(f"{result.poller}: {result.action}", "bold"), *map(_change_block, rows))
-    table = grid("", "before", "after", title=f"{result.poller}: {result.action}")
+    table = grid("", "before", "after", title=text(f"{result.poller}: {result.action}"))
     for name, old, new in rows:
-        table.add_row(name, text(old), text(new, "" if old == new else "yellow"))
+        table.add_row(text(name), text(old), text(new, "" if old == new else "yellow"))
     return table
 
 
@@ -235,7 +236,7 @@ def _problem(poller: str, problem: str) -> Text:
     return text(f"{poller}: {problem}", "red")
 
 
-def grid(*headings: str, title: str | None = None) -> Table:
+def grid(*headings: str, title: Text | None = None) -> Table:
     """Return an empty table in the one style there is."""
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="dim", padding=(0, 2, 0, 0))
     for heading in headings:
@@ -249,10 +250,10 @@ def pairs(facts: Iterable[tuple[str, Text]]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, told in facts:
-        table.add_row(name, told)
+        table.add_row(text(name), told)
     return table
 
 
-def text(content: str, style: str = "") -> Text:
-    """Return a text as it is: no markup in it counts, no secret in it shows."""
-    return Text(masked(content), style=style)
+def text(content: str, style: str = "", *, lines: bool = False) -> Text:
+    """Return a text as it is: no markup and no control character in it counts, no secret in it shows."""
+    return Text(words.shown(content, lines=lines), style=style)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.cli.values import cursor_from, typed_source
 from azure_functions_db.cli.waiting import Announcement, is_held_back
 from azure_functions_db.core.errors import ConfigurationError, HandlerError
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import deserialize_position, json_safe
 from azure_functions_db.ledger.delivered import DeliveredLedger, position_of
 
@@ -85,7 +86,7 @@ def _replay(target: Target, ledger: DeliveredLedger, events: Sequence[RowChange]
         try:
             deliver(target.defined, batch)
         except Exception as error:
-            raise HandlerError(f"The handler failed again: {type(error).__name__}: {error}") from error
+            raise HandlerError(f"The handler failed again: {type(error).__name__}: {masked_words(error)}") from error
         ledger.note(target.name, batch)
 
 

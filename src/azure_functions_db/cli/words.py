@@ -1,10 +1,13 @@
-"""Numbers and moments as people say them."""
+"""Numbers, moments and texts as people are told them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import unicodedata
 from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.secrets import masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,6 +16,26 @@ if TYPE_CHECKING:
 
 NONE = "-"
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    r"""Return a text of others as people may be shown it: without secrets, and with its control characters escaped.
+
+    What steers a terminal, hides, turns the direction of reading or (unless ``lines`` are wanted)
+    begins a new line is written out, such as ``\x1b``.
+    """
+    plain = masked(text)
+    if plain.isprintable():
+        return plain
+    return "".join(each if _is_harmless(each) or (lines and each == "\n") else _escaped(each) for each in plain)
+
+
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def duration(seconds: float | None) -> str:
@@ -53,7 +76,7 @@ def position(cursor: Any, key: Mapping[str, Any]) -> str:
     """Return a cursor and the key of its row in one line."""
     if cursor is None:
         return NONE
-    return " ".join([value(cursor), *(f"{name}={value(part)}" for name, part in key.items())])
+    return " ".join([value(cursor), *(f"{shown(name)}={value(part)}" for name, part in key.items())])
 
 
 def holders(horizon: Horizon | None) -> str:
@@ -61,7 +84,7 @@ def holders(horizon: Horizon | None) -> str:
     if horizon is None:
         return NONE
     told = [
-        f"session {holder.session} ({holder.user or 'unknown user'}, {duration(holder.age_seconds)})"
+        f"session {value(holder.session)} ({value(holder.user or 'unknown user')}, {duration(holder.age_seconds)})"
         for holder in horizon.holders
     ]
     return ", ".join(told) or f"running transactions, {duration(horizon.age_seconds)}"
@@ -73,10 +96,10 @@ def value(plain: Any) -> str:
         case None:
             return NONE
         case str():
-            return plain.replace("\n", "\\n")
+            return shown(plain)
         case dt.datetime():
             return plain.isoformat(sep=" ", timespec="seconds")
         case dict() | list():
-            return json.dumps(plain, ensure_ascii=False)
+            return shown(json.dumps(plain, ensure_ascii=False))
         case _:
-            return str(plain)
+            return shown(str(plain))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.secrets import masked_value
+from azure_functions_db.core.secrets import masked_url, masked_value
 from azure_functions_db.core.settings import expanded
 
 
@@ -26,7 +26,8 @@ class DbConfig:
     ``connection_url`` and the texts in ``connect_args`` may hold ``%NAME%`` settings; they are
     read when the first connection is wanted. ``credential`` is a token credential, or
     ``"default"`` for azure-identity's `DefaultAzureCredential`: each new connection then logs in
-    with a fresh token as its password. A connection that has lain idle for longer than
+    with a fresh token as its password, over TLS and after the server's certificate has been
+    verified (``allow_unverified_tls`` does without). A connection that has lain idle for longer than
     ``idle_check_seconds`` is checked before it is used again.
     """
 
@@ -40,6 +41,7 @@ class DbConfig:
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
     credential: TokenCredential | Literal["default"] | None = None
     idle_check_seconds: float = 30.0
+    allow_unverified_tls: bool = False
 
     def __post_init__(self) -> None:
         if not _looks_like_url(self.connection_url):
@@ -51,6 +53,8 @@ class DbConfig:
                 raise ConfigurationError(f"{name} must be a number")
         if not (self.credential is None or self.credential == "default" or hasattr(self.credential, "get_token")):
             raise ConfigurationError('credential must be a token credential or "default"')
+        if not isinstance(self.allow_unverified_tls, bool):
+            raise ConfigurationError("allow_unverified_tls must be True or False")
 
     def resolved(self) -> DbConfig:
         """Return this configuration with every ``%NAME%`` replaced."""
@@ -64,6 +68,7 @@ class DbConfig:
 
     def __repr__(self) -> str:
         shown = {f.name: masked_value(f.name, getattr(self, f.name)) for f in fields(self)}
+        shown["connection_url"] = masked_url(self.connection_url)
         return f"DbConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 

@@ -11,12 +11,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.failures import hide_values
 from azure_functions_db.core.secrets import masked, masked_value
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from sqlalchemy import URL, Engine, Pool
+    from sqlalchemy import URL, Engine, ExceptionContext, Pool
 
     from azure_functions_db.core.config import DbConfig
 
@@ -131,7 +132,7 @@ def parsed_url(connection_url: str) -> URL:
     """Return the parsed URL; a text that is none is refused without being repeated."""
     url = _parsed_or_none(connection_url)
     # A stray at sign puts the end of the password into the host, and so into drivers' messages.
-    if url is None or (url.password and "@" in f"{url.host}{url.database}"):
+    if url is None or (url.password and "@" in f"{url.host}{url.database}{''.join(url.query)}"):
         raise ConfigurationError(
             "The database URL cannot be read; it should look like dialect+driver://user:password@host:port/name "
             "with special characters of the password percent-encoded"
@@ -167,11 +168,22 @@ def _new_engine(config: DbConfig) -> Engine:
     except (ArgumentError, TypeError, ValueError) as refused:
         raise ConfigurationError(f"The engine refused its options: {masked(str(refused))}") from None
     engine.url = _without_secret_options(url)
+    _hide_values_in_errors(engine)
     check_idle_connections(engine, config.idle_check_seconds)
     allow_single_statements(engine, config)
     if config.credential is not None:
-        log_in_with_tokens(engine, config.credential)
+        log_in_with_tokens(engine, config.credential, allow_unverified_tls=config.allow_unverified_tls)
     return engine
+
+
+def _hide_values_in_errors(engine: Engine) -> None:
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "handle_error")
+    def hide(context: ExceptionContext) -> None:
+        if context.sqlalchemy_exception is not None:
+            hide_values(context.original_exception)
+            hide_values(context.sqlalchemy_exception)
 
 
 def _without_secret_options(url: URL) -> URL:

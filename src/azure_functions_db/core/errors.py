@@ -23,12 +23,15 @@
 `RowsFailed` stands outside the tree: a handler raises it, the library catches it.
 
 Errors carry what they are about as attributes (``error.table``, ``error.poller_name`` ...);
-an attribute that does not apply is ``None``. No message ever holds a password or a token.
+an attribute that does not apply is ``None``. No message holds a password or a token, or is longer
+than two kilobytes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from azure_functions_db.core.secrets import told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +45,8 @@ class DbError(Exception):
     setting: str | None = None
 
     def __init__(self, message: str, **fields: object) -> None:
-        super().__init__(message)
+        # Messages repeat what users, drivers and services say; this is where they all pass.
+        super().__init__(told(message))
         for name, value in fields.items():
             if not hasattr(type(self), name):
                 raise TypeError(f"{type(self).__name__} has no field {name!r}")

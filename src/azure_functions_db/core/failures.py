@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.secrets import masked
+
 if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -100,6 +102,12 @@ def reason_of(error: SQLAlchemyError) -> str:
     if is_connection_failure(error):
         return f"the database does not answer or refuses the login ({code})"
     return f"this login lacks the right ({code})" if is_forbidden(error) else code
+
+
+def hide_values(error: BaseException | None) -> None:
+    """Mask the words of a driver's error where they are: it travels as the cause of others, into any log."""
+    if error is not None:
+        error.args = tuple(masked(part) if isinstance(part, str) else part for part in error.args)
 
 
 def _is_gone(error: SQLAlchemyError) -> bool:

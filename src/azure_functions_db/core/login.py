@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import ConfigurationError, DbConnectionError
+from azure_functions_db.core.tls import can_verify, connected_by_pymysql, demand_verified_tls
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -23,22 +24,33 @@ _SCOPES = {
 _ODBC_ACCESS_TOKEN = 1256
 
 
-def log_in_with_tokens(engine: Engine, credential: TokenCredential | Literal["default"]) -> None:
+def log_in_with_tokens(
+    engine: Engine, credential: TokenCredential | Literal["default"], *, allow_unverified_tls: bool = False
+) -> None:
     """Ask the credential for a token whenever the engine opens a connection."""
     from sqlalchemy import event
 
     dialect = engine.dialect
     if dialect.name not in _SCOPES or (dialect.name == "mssql" and dialect.driver != "pyodbc"):
         raise ConfigurationError(f"credential= does not work with {dialect.name}+{dialect.driver}")
+    if not (allow_unverified_tls or can_verify(dialect.driver)):
+        raise ConfigurationError(
+            f"It is not known how {dialect.driver} is made to verify its server: use another driver with credential=, "
+            "or allow_unverified_tls=True with settings of your own"
+        )
     source = _default_credential() if isinstance(credential, str) else credential
 
     @event.listens_for(engine, "do_connect")
-    def supply_token(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> None:
+    def connect(_dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]) -> Any:
+        if not allow_unverified_tls:
+            demand_verified_tls(dialect.driver, arguments, parameters)
         token = _fresh_token(source, _SCOPES[dialect.name])
+        # The engine keeps the parameters it was given; the token is not to stay among them.
         if dialect.name == "mssql":
-            _give_odbc_token(arguments, parameters, token)
-        else:
-            parameters["password"] = token
+            return dialect.connect(*_without_integrated_login(arguments), **_with_odbc_token(parameters, token))
+        if dialect.driver == "pymysql" and not allow_unverified_tls:
+            return connected_by_pymysql(dialect.loaded_dbapi, arguments, parameters, token)
+        return dialect.connect(*arguments, **parameters | {"password": token})
 
 
 def _fresh_token(credential: TokenCredential, scope: str) -> str:
@@ -48,12 +60,15 @@ def _fresh_token(credential: TokenCredential, scope: str) -> str:
         raise DbConnectionError(f"No Entra token for the database: {type(refused).__name__}") from refused
 
 
-def _give_odbc_token(arguments: list[Any], parameters: dict[str, Any], token: str) -> None:
+def _without_integrated_login(arguments: list[Any]) -> list[Any]:
     # SQLAlchemy asks for integrated security where the URL names no user; a token excludes that.
-    arguments[0] = arguments[0].replace(";Trusted_Connection=Yes", "")
+    return [arguments[0].replace(";Trusted_Connection=Yes", ""), *arguments[1:]]
+
+
+def _with_odbc_token(parameters: dict[str, Any], token: str) -> dict[str, Any]:
     encoded = token.encode("utf-16-le")
     packed = struct.pack(f"<I{len(encoded)}s", len(encoded), encoded)
-    parameters["attrs_before"] = {**parameters.get("attrs_before", {}), _ODBC_ACCESS_TOKEN: packed}
+    return {**parameters, "attrs_before": {**parameters.get("attrs_before", {}), _ODBC_ACCESS_TOKEN: packed}}
 
 
 def _default_credential() -> TokenCredential:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.chains import masked_error
 from azure_functions_db.core.errors import LeaseConflictError
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import (
     BatchCommitted,
     FetchedNothing,
@@ -49,7 +51,8 @@ class Observers:
     def _report(self, observer: Observer, error: Exception) -> None:
         if id(observer) not in self._reported:
             self._reported.add(id(observer))
-            _logger.warning("%s failed; it is not reported again", type(observer).__name__, exc_info=error)
+            name = type(observer).__name__
+            _logger.warning("%s failed; it is not reported again", name, exc_info=masked_error(error))
 
 
 def standard_observers(metrics: MetricsCollector | None) -> list[Observer]:
@@ -127,11 +130,12 @@ def _whereabouts(signal: Signal) -> dict[str, Any]:
 
 def _error_fields(error: BaseException) -> dict[str, Any]:
     cause = error.__cause__ if error.__cause__ is not None else error
-    return {"error_type": type(cause).__name__, "error": str(error), "result": TickResult.FAILED.value}
+    return {"error_type": type(cause).__name__, "error": masked_words(error), "result": TickResult.FAILED.value}
 
 
 def _failure_of(signal: Signal) -> BaseException | None:
-    return signal.error if isinstance(signal, StageEnded) else None
+    # Handlers of the log render what they are given; most know nothing of secrets.
+    return masked_error(signal.error) if isinstance(signal, StageEnded) and signal.error is not None else None
 
 
 def _batch_fields(signal: BatchCommitted) -> dict[str, Any]:

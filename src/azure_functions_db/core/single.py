@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.failures import hide_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,6 +185,7 @@ def _has_died(engine: Engine, connection: Connection | PoolProxiedConnection, er
 def _wrapped(engine: Engine, error: Any, *, never_connected: bool, died: bool) -> DBAPIError:
     from sqlalchemy.exc import DBAPIError
 
+    hide_values(error)
     wrapped: DBAPIError = DBAPIError.instance(
         None if never_connected else "a statement",
         None,

@@ -6,7 +6,9 @@ import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.chains import masked_error
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import Stage, StageEnded, StageStarted, TickCompleted, TickStarted
 
 if TYPE_CHECKING:
@@ -61,8 +63,8 @@ class OpenTelemetryObserver:
         _imported("context").detach(token)
         span.set_attributes(dict(attributes))
         if error is not None:
-            span.record_exception(error)
-            span.set_status(_imported("trace").StatusCode.ERROR, str(error))
+            span.record_exception(masked_error(error))
+            span.set_status(_imported("trace").StatusCode.ERROR, masked_words(error))
         span.end()
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from azure_functions_db.core.chains import masked_error
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.settings import expanded
@@ -108,7 +109,12 @@ def _translated() -> Iterator[None]:
         yield
     except AzureError as error:
         told = failure_told(error, _code_of(error))
-        raise StateStoreError(f"The quarantine in blob storage failed: {told}", unreachable=True) from None
+        refused = StateStoreError(f"The quarantine in blob storage failed: {told}", unreachable=True)
+        try:
+            raise refused from masked_error(error)
+        finally:
+            # The error itself could show a signed URL to whoever follows the chain.
+            refused.__context__ = None
 
 
 def _code_of(error: object) -> str:

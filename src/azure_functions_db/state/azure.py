@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.chains import masked_error
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.secrets import masked
 from azure_functions_db.core.storage import failure_told
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def asked(poller_name: str | None, work: Callable[[], T]) -> T:
     except AzureError as failure:
         translated, cause = _translated(poller_name, failure), failure
     # Raised out here, so that an error that could show a signed URL is not even its context.
-    raise translated from (cause if _is_clean(cause) else None)
+    raise translated from masked_error(cause)
 
 
 def error_code(failure: AzureError) -> str:
@@ -50,13 +50,3 @@ def _translated(poller_name: str | None, failure: AzureError) -> StateStoreError
     return StateStoreError(
         f"Azure Storage failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True
     )
-
-
-def _is_clean(error: BaseException | None) -> bool:
-    """Tell whether neither the error nor anything it stems from shows a secret."""
-    while error is not None:
-        shown = str(error)
-        if masked(shown) != shown:
-            return False
-        error = error.__cause__ or error.__context__
-    return True

@@ -57,6 +57,36 @@ def test_what_led_to_it_in_the_app_is_shown_and_what_the_library_was_about_is_no
     assert "an attempt before" not in told
 
 
+STEERING = "\x1b[2J\x07\x9b31m\u202etxt.exe\u2066\r\x7f"
+
+
+def test_no_record_can_steer_a_terminal_or_pose_as_another() -> None:
+    forged = f"cannot digest {STEERING}\n12:00:00 info    all is well"
+    error = raised(HandlerError("The handler failed"), raised(ValueError(forged)))
+    for line in (
+        Lines(coloured=False).format(record(forged, error, poller_name=forged)),
+        Lines(coloured=False, verbose=True).format(record(forged, error)),
+    ):
+        first, *others = line.split("\n")
+        assert all(part.isprintable() for part in (first, *others))
+        assert "\\x1b[2J\\x07\\x9b31m\\u202etxt.exe\\u2066\\r\\x7f" in first
+        assert others
+        assert all(part.startswith("    ") for part in others)
+    line = JsonLines().format(record(forged, error, poller_name=forged))
+    assert line.isprintable()
+    assert line.isascii()
+    assert json.loads(line)["poller_name"] == forged
+
+
+def test_no_traceback_shows_a_secret_of_what_led_to_it() -> None:
+    cause = raised(ConnectionError("mysql://ann:" + "hush@host"))
+    error = raised(HandlerError("The handler failed"), raised(ValueError("cannot digest 2"), cause))
+    for form in (JsonLines(), Lines(coloured=False), Lines(coloured=False, verbose=True)):
+        line = form.format(record("handler_failed", error))
+        assert "mysql://ann:***@host" in line
+        assert "hush" not in line
+
+
 def test_the_library_s_own_errors_are_a_line() -> None:
     error = raised(FetchError("The database cannot be reached"), raised(OSError("a long story")))
     assert "\n" not in Lines(coloured=False).format(record("orders failed", error))

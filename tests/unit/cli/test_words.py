@@ -97,3 +97,26 @@ def test_a_table_behind_a_database_url(url: str, place: dict[str, Any]) -> None:
 def test_how_often_a_schedule_fires_in_a_month(schedule: str, ticks: int) -> None:
     now = dt.datetime(2026, 6, 1, 12, 0, 3, tzinfo=dt.UTC)
     assert ticks_per_month(parsed_schedule(schedule), now) == ticks
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Zoë 🦊 ünï\u00a0ode", "Zoë 🦊 ünï\u00a0ode"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("\x9b31m", "\\x9b31m"),
+        ("safe\u202etxt.exe\u202c", "safe\\u202etxt.exe\\u202c"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("two\nlines\r\u2028\u0085", "two\\nlines\\r\\u2028\\x85"),
+        ("lone \udc80", "lone \\udc80"),
+        ("\U000e0041 tag", "\\U000e0041 tag"),
+        ("mysql://ann:hunter-2@host", "mysql://ann:***@host"),
+    ],
+)
+def test_texts_of_others_are_shown_without_what_steers_or_hides(text: str, told: str) -> None:
+    assert words.shown(text) == told
+    assert words.shown(told) == told
+
+
+def test_lines_are_kept_where_they_are_wanted() -> None:
+    assert words.shown("one\n\ttwo", lines=True) == "one\n\\ttwo"

@@ -245,3 +245,55 @@ def test_the_same_metrics_go_to_opentelemetry() -> None:
     names = {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
     assert {"azfdb_events_total", "azfdb_batch_size", "azfdb_last_success_timestamp"} <= names
     provider.shutdown()
+
+
+SECRET = "hunter-2"
+ROW_VALUE = "Key (email)=(ann@example.org)"
+
+
+def fail_to_connect() -> None:
+    raise ConnectionError("could not reach mysql://ann:" + SECRET + "@host/db")
+
+
+def leak(_events: list[RowChange]) -> None:
+    """Fail as handlers do: with a password two errors away, a row's value beside it."""
+    try:
+        fail_to_connect()
+    except ConnectionError as error:
+        error.add_note("sent Authorization: Bearer " + SECRET)
+        raise ValueError(f"no stock\nDETAIL:  {ROW_VALUE} already exists.") from error
+
+
+def test_no_log_handler_can_write_a_secret_of_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(HandlerError):
+        run(poller(ListSource(3), retry_policy=RetryPolicy(max_attempts=2)), leak)
+    for record in caplog.records:
+        # Some render the exception themselves, others every field.
+        shown = logging.Formatter().format(record) + repr(vars(record))
+        assert SECRET not in shown
+        assert ROW_VALUE not in shown
+    assert "ConnectionError: could not reach mysql://ann:***@host/db" in caplog.text
+    assert "ValueError: no stock" in caplog.text
+
+
+def test_an_observer_that_fails_shows_no_secret_either(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def notice(self, signal: Any) -> None:
+            leak([])
+
+    run(poller(ListSource(3), observers=[Broken()]), Collected())
+    assert "Broken failed" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_no_span_shows_a_secret_of_a_failure(spans: tuple[InMemorySpanExporter, OpenTelemetryObserver]) -> None:
+    exporter, observer = spans
+    with pytest.raises(HandlerError):
+        run(poller(ListSource(3), observers=[observer]), leak)
+    shown = "".join(span.to_json() for span in exporter.get_finished_spans())
+    assert SECRET not in shown
+    assert "ann@example.org" not in shown
+    [event] = {span.name: span for span in exporter.get_finished_spans()}["azfdb.handler"].events
+    told_of = dict(event.attributes or {})
+    assert str(told_of["exception.type"]).endswith("HandlerError")
+    assert "ConnectionError: could not reach mysql://ann:***@host/db" in str(told_of["exception.stacktrace"])

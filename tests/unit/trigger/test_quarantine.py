@@ -280,3 +280,23 @@ def test_a_model_that_fits_no_row_puts_nothing_aside(store: Any, sink: Sink) -> 
     trigger = poller(source, store, model=Order, quarantine=sink, max_attempts=1)
     fails(trigger, Collected(), times=3)
     assert not sink.rows
+
+
+def test_what_is_kept_of_an_error_is_short_and_shows_neither_secrets_nor_values(store: Any, sink: Sink) -> None:
+    class Talkative(Choosy):
+        def __call__(self, events: Sequence[RowChange]) -> None:
+            try:
+                super().__call__(events)
+            except ValueError:
+                raise ValueError("no route to mysql://ann:" + "hunter-2@host\n" + "and again " * 100_000) from None
+
+    source = ListSource(5)
+    source.rows[1]["amount"] = "private-amount"
+    trigger = poller(source, store, model=Order, quarantine=sink, max_attempts=1)
+    run(trigger, lambda _models: None)
+    run(poller(ListSource(20), quarantine=sink, max_attempts=1), Talkative(13))
+    misfit, talk = (row.error for row in sink.rows.values())
+    assert "input_value=***" in misfit
+    assert "private-amount" not in misfit
+    assert talk.startswith("no route to mysql://ann:***@host\nand again")
+    assert len(talk.encode()) <= 2048
