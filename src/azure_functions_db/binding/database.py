@@ -12,7 +12,7 @@ from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, WriteError
 from azure_functions_db.core.single import driver_errors, run_single, takes_single_statements
 from azure_functions_db.core.tables import refreshed, table_with, with_current_table
-from azure_functions_db.core.transactions import ambient_connection, joined
+from azure_functions_db.core.transactions import ambient_connection, begin_now, begun, joined, savepoint, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,7 +84,7 @@ class Database:
                 return _run_on(connection, sql, bound, take)
             if takes_single_statements(engine):
                 return run_single(engine, sql, bound, take)
-            with engine.begin() as own:
+            with begun(engine) as own:
                 return _run_on(own, sql, bound, take)
 
     def table(self, name: str, schema: str | None, columns: Iterable[str] = ()) -> Table:
@@ -110,7 +110,7 @@ class Database:
         """Lend a connection on which several statements are kept or undone together."""
         connection = self.current()
         if connection is None:
-            with self.engine.begin() as own:
+            with begun(self.engine) as own:
                 yield own
         else:
             with savepoint(connection):
@@ -191,32 +191,13 @@ class _Block:
                 _refuse_failed(self._connection)
                 self._transaction.commit()
             else:
-                self._transaction.rollback()
+                undo(self._transaction.close)
         finally:
             self._give_back()
 
     def _give_back(self) -> None:
         if self._is_own:
-            self._connection.close()
-
-
-@contextmanager
-def savepoint(connection: Connection) -> Iterator[None]:
-    """Undo what is done inside when it fails, and nothing else of the transaction."""
-    begin_now(connection)
-    with connection.begin_nested():
-        yield
-
-
-def begin_now(connection: Connection) -> None:
-    """Begin on the database what SQLAlchemy has begun on paper.
-
-    Python's SQLite driver begins with the first write only: reads before it would not belong to
-    the transaction, and a savepoint before it would be committed on its own.
-    """
-    raw: Any = connection.connection.dbapi_connection
-    if connection.dialect.driver == "pysqlite" and not raw.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+            undo(self._connection.close)
 
 
 def _refuse_failed(connection: Connection) -> None:

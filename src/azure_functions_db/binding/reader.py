@@ -12,6 +12,7 @@ from azure_functions_db.binding.rows import checked_key
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, QueryError
+from azure_functions_db.core.transactions import undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,7 @@ class Reader:
     """Reads rows: of one table by key, or by any statement.
 
     Outside a transaction each call is one of its own. A missing row is None; a failure is a
-    `QueryError`, or a `DbConnectionError`.
+    `QueryError`, which is a `DbConnectionError` too where the database cannot be reached.
     """
 
     def __init__(self, database: Database, table: str | None, schema: str | None) -> None:
@@ -209,7 +210,7 @@ class DbReader(Reader):
     def close(self) -> None:
         """End streams that are still open; the pool stays."""
         while self._streams:
-            self._streams.pop().close()  # type: ignore[attr-defined]
+            undo(self._streams.pop().close)  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
         return self
