@@ -56,7 +56,7 @@ class DbConnectionError(DbError, ConnectionError):
 
 
 class ConfigurationError(DbError):
-    """The library is used in a way that cannot work; nothing was read or written."""
+    """The library is used in a way that cannot work; the call that is refused has done nothing."""
 
 
 class QueryError(DbError):
