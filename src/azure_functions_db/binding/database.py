@@ -58,34 +58,59 @@ class Database:
             return self._block.connection()
         return ambient_connection(self.engine)
 
-    def run(self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]) -> T:
-        """Run one statement and take what its cursor has: in the open transaction, or as one of its own."""
+    def run_on_one_row(self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]) -> T:
+        """Run a statement that may touch one row at most; one that touches more is undone with its transaction."""
+        try:
+            return self.run(statement, values, take, most_rows=1)
+        except _TooManyRowsError:
+            self._undo_all()
+        raise WriteError("The key fits more than one row, so the statement and its transaction were rolled back")
+
+    def _undo_all(self) -> None:
+        connection = self.current()
+        transaction = None if connection is None else connection.get_transaction()
+        if transaction is not None:
+            undo(transaction.rollback)
+
+    def run(
+        self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T], *, most_rows: int | None = None
+    ) -> T:
+        """Run one statement and take what its cursor has: in the open transaction, or as one of its own.
+
+        ``most_rows`` that it may touch cost a transaction around it: what is committed cannot be undone.
+        """
         from sqlalchemy.exc import DBAPIError
 
         connection = self.current()
         try:
-            return self._run(connection, statement, values, take)
+            return self._run(connection, statement, values, take, most_rows=most_rows)
         except DBAPIError as failure:
             if not plans.is_outdated(failure):
                 raise
             plans.renew(self.engine)
             if connection is not None:
                 raise
-        return self._run(None, statement, values, take)
+        return self._run(None, statement, values, take, most_rows=most_rows)
 
     def _run(
-        self, connection: Connection | None, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]
+        self,
+        connection: Connection | None,
+        statement: Statement,
+        values: Sequence[Any],
+        take: Callable[[Any], T],
+        *,
+        most_rows: int | None,
     ) -> T:
         engine = self.engine
         with unfit_values():
             bound = statement.bound(values)
             sql = plans.text(engine, statement.sql)
             if connection is not None:
-                return _run_on(connection, sql, bound, take)
-            if takes_single_statements(engine):
+                return _run_on(connection, sql, bound, take, most_rows)
+            if takes_single_statements(engine) and most_rows is None:
                 return run_single(engine, sql, bound, take)
             with begun(engine) as own:
-                return _run_on(own, sql, bound, take)
+                return _run_on(own, sql, bound, take, most_rows)
 
     def table(self, name: str, schema: str | None, columns: Iterable[str] = ()) -> Table:
         """Return the table's description, read again if it does not know these columns."""
@@ -154,6 +179,10 @@ class Database:
             )
 
 
+class _TooManyRowsError(Exception):
+    """A statement touched more rows than it may."""
+
+
 class _Block:
     """A transaction while it is open; a savepoint where a transaction surrounds it already."""
 
@@ -207,10 +236,13 @@ def _refuse_failed(connection: Connection) -> None:
         raise WriteError("A statement of this transaction had failed, so all of it was rolled back")
 
 
-def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
+def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], T], most_rows: int | None) -> T:
     result = connection.exec_driver_sql(sql, bound)
     try:
         with driver_errors(connection):
-            return take(result.cursor)
+            taken = take(result.cursor)
+        if most_rows is not None and result.rowcount > most_rows:
+            raise _TooManyRowsError
+        return taken
     finally:
         result.close()

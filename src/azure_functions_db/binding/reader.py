@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding.database import Database
 from azure_functions_db.binding.failures import translated
+from azure_functions_db.binding.keys import checked_key_values
 from azure_functions_db.binding.results import as_model, dicts, loaded, names_of
 from azure_functions_db.binding.rows import checked_key
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
@@ -172,8 +173,8 @@ class Reader:
         return user_statement(self._database.engine.dialect, sql)
 
     def _rows_by_key(self, table: Table, pk: Mapping[str, Any]) -> list[Row]:
-        key = checked_key(table, pk)
-        engine = self._database.engine
+        key, engine = checked_key(table, pk), self._database.engine
+        checked_key_values(engine.dialect, table, pk)
 
         def refreshed() -> Table:
             return self._database.refreshed(table)

@@ -54,7 +54,7 @@ class Target:
 
     def polled(self, write: Callable[[Any, list[dict[str, Any]]], Any], kind: str = "output") -> Any:
         """Return a poll function whose handler does this with what is injected into it."""
-        inject = getattr(db, kind)
+        inject: Any = getattr(db, kind)
 
         @db.trigger(
             arg_name="events",
