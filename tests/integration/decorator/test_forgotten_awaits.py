@@ -54,18 +54,13 @@ class Target:
 
     def polled(self, write: Callable[[Any, list[dict[str, Any]]], Any], kind: str = "output") -> Any:
         """Return a poll function whose handler does this with what is injected into it."""
-        inject: Any = getattr(db, kind)
 
-        @db.trigger(
-            arg_name="events",
-            source=MemorySource(ROWS, cursor_column="version", pk_columns=["id"]),
-            checkpoint_store=MemoryStateStore(),
-        )
-        @inject("face", url=self.url, table="copies")
         async def copied(timer: Any, events: list[RowChange], face: Any) -> None:
             await write(face, [{"id": event.pk["id"]} for event in events])
 
-        return copied
+        injected = getattr(db, kind)("face", url=self.url, table="copies")(copied)
+        source = MemorySource(ROWS, cursor_column="version", pk_columns=["id"])
+        return db.trigger(arg_name="events", source=source, checkpoint_store=MemoryStateStore())(injected)
 
 
 @pytest.fixture
