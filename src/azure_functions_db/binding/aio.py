@@ -14,6 +14,7 @@ from azure_functions_db.binding.results import as_model
 from azure_functions_db.binding.session import DbSession
 from azure_functions_db.binding.writer import DbWriter, Writer
 from azure_functions_db.core.bridge import PinnedThread, in_thread
+from azure_functions_db.core.calls import must_be_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ T = TypeVar("T")
 def _awaitable(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return the same method as a coroutine of the face."""
 
+    @must_be_awaited
     @wraps(method)
     async def call(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = await face._run(method, face._inner, *args, **kwargs)  # noqa: SLF001 - the faces of this file
@@ -157,6 +159,7 @@ class AsyncDbWriter(AsyncWriter):
         async with _on_thread(self._thread, self._inner.transaction()):
             yield self
 
+    @must_be_awaited
     async def close(self) -> None:
         """Roll back a transaction that is still open; the pool stays."""
         await self._thread.run_to_end(self._inner.close)
@@ -203,6 +206,7 @@ class AsyncDbSession:
         """Undo what is done inside when it raises, and let the transaction go on."""
         return _on_thread(self._thread, self._inner.savepoint())
 
+    @must_be_awaited
     async def close(self) -> None:
         """Roll back what has not been kept; the pool stays."""
         await self._thread.run_to_end(self._inner.close)

@@ -10,13 +10,13 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.binding.database import savepoint
 from azure_functions_db.binding.rows import picker
 from azure_functions_db.binding.statements import Words, insert, unfit_values
 from azure_functions_db.binding.upsert import on_conflict, upsert
 from azure_functions_db.binding.values import ByType
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.single import driver_errors
+from azure_functions_db.core.transactions import savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

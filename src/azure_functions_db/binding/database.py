@@ -12,7 +12,7 @@ from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, WriteError
 from azure_functions_db.core.single import driver_errors, run_single, takes_single_statements
 from azure_functions_db.core.tables import refreshed, table_with, with_current_table
-from azure_functions_db.core.transactions import ambient_connection, joined
+from azure_functions_db.core.transactions import ambient_connection, begin_now, begun, joined, savepoint, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,34 +58,59 @@ class Database:
             return self._block.connection()
         return ambient_connection(self.engine)
 
-    def run(self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]) -> T:
-        """Run one statement and take what its cursor has: in the open transaction, or as one of its own."""
+    def run_on_one_row(self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]) -> T:
+        """Run a statement that may touch one row at most; one that touches more is undone with its transaction."""
+        try:
+            return self.run(statement, values, take, most_rows=1)
+        except _TooManyRowsError:
+            self._undo_all()
+        raise WriteError("The key fits more than one row, so the statement and its transaction were rolled back")
+
+    def _undo_all(self) -> None:
+        connection = self.current()
+        transaction = None if connection is None else connection.get_transaction()
+        if transaction is not None:
+            undo(transaction.rollback)
+
+    def run(
+        self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T], *, most_rows: int | None = None
+    ) -> T:
+        """Run one statement and take what its cursor has: in the open transaction, or as one of its own.
+
+        ``most_rows`` that it may touch cost a transaction around it: what is committed cannot be undone.
+        """
         from sqlalchemy.exc import DBAPIError
 
         connection = self.current()
         try:
-            return self._run(connection, statement, values, take)
+            return self._run(connection, statement, values, take, most_rows=most_rows)
         except DBAPIError as failure:
             if not plans.is_outdated(failure):
                 raise
             plans.renew(self.engine)
             if connection is not None:
                 raise
-        return self._run(None, statement, values, take)
+        return self._run(None, statement, values, take, most_rows=most_rows)
 
     def _run(
-        self, connection: Connection | None, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]
+        self,
+        connection: Connection | None,
+        statement: Statement,
+        values: Sequence[Any],
+        take: Callable[[Any], T],
+        *,
+        most_rows: int | None,
     ) -> T:
         engine = self.engine
         with unfit_values():
             bound = statement.bound(values)
             sql = plans.text(engine, statement.sql)
             if connection is not None:
-                return _run_on(connection, sql, bound, take)
-            if takes_single_statements(engine):
+                return _run_on(connection, sql, bound, take, most_rows)
+            if takes_single_statements(engine) and most_rows is None:
                 return run_single(engine, sql, bound, take)
-            with engine.begin() as own:
-                return _run_on(own, sql, bound, take)
+            with begun(engine) as own:
+                return _run_on(own, sql, bound, take, most_rows)
 
     def table(self, name: str, schema: str | None, columns: Iterable[str] = ()) -> Table:
         """Return the table's description, read again if it does not know these columns."""
@@ -110,7 +135,7 @@ class Database:
         """Lend a connection on which several statements are kept or undone together."""
         connection = self.current()
         if connection is None:
-            with self.engine.begin() as own:
+            with begun(self.engine) as own:
                 yield own
         else:
             with savepoint(connection):
@@ -154,6 +179,10 @@ class Database:
             )
 
 
+class _TooManyRowsError(Exception):
+    """A statement touched more rows than it may."""
+
+
 class _Block:
     """A transaction while it is open; a savepoint where a transaction surrounds it already."""
 
@@ -191,32 +220,13 @@ class _Block:
                 _refuse_failed(self._connection)
                 self._transaction.commit()
             else:
-                self._transaction.rollback()
+                undo(self._transaction.close)
         finally:
             self._give_back()
 
     def _give_back(self) -> None:
         if self._is_own:
-            self._connection.close()
-
-
-@contextmanager
-def savepoint(connection: Connection) -> Iterator[None]:
-    """Undo what is done inside when it fails, and nothing else of the transaction."""
-    begin_now(connection)
-    with connection.begin_nested():
-        yield
-
-
-def begin_now(connection: Connection) -> None:
-    """Begin on the database what SQLAlchemy has begun on paper.
-
-    Python's SQLite driver begins with the first write only: reads before it would not belong to
-    the transaction, and a savepoint before it would be committed on its own.
-    """
-    raw: Any = connection.connection.dbapi_connection
-    if connection.dialect.driver == "pysqlite" and not raw.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+            undo(self._connection.close)
 
 
 def _refuse_failed(connection: Connection) -> None:
@@ -226,10 +236,13 @@ def _refuse_failed(connection: Connection) -> None:
         raise WriteError("A statement of this transaction had failed, so all of it was rolled back")
 
 
-def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], T]) -> T:
+def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], T], most_rows: int | None) -> T:
     result = connection.exec_driver_sql(sql, bound)
     try:
         with driver_errors(connection):
-            return take(result.cursor)
+            taken = take(result.cursor)
+        if most_rows is not None and result.rowcount > most_rows:
+            raise _TooManyRowsError
+        return taken
     finally:
         result.close()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import DbConnectionError, QueryError, WriteError
+from azure_functions_db.core.errors import (
+    DbConnectionError,
+    QueryConnectionError,
+    QueryError,
+    WriteConnectionError,
+    WriteError,
+)
 from azure_functions_db.core.failures import code_of, constraint_of, is_connection_failure
 from azure_functions_db.core.secrets import masked
 
@@ -13,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class translated:  # noqa: N801 - used as a statement
-    """Raises what goes wrong inside as a connection error, or as an error of the given kind."""
+    """Raises what goes wrong inside as an error of the given kind; a lost connection is one of both kinds."""
 
     def __init__(self, kind: type[QueryError | WriteError], table: str | None = None) -> None:
         self._kind = kind
@@ -29,13 +35,19 @@ class translated:  # noqa: N801 - used as a statement
 
         if isinstance(error, SQLAlchemyError):
             raise _translation(error, self._kind, self._table) from error
+        if type(error) is DbConnectionError:  # there was no token to log in with
+            raise _lost(self._kind)(str(error), table=self._table) from error
+
+
+def _lost(kind: type[QueryError | WriteError]) -> type[QueryConnectionError | WriteConnectionError]:
+    return QueryConnectionError if issubclass(kind, QueryError) else WriteConnectionError
 
 
 def _translation(
     cause: SQLAlchemyError, kind: type[QueryError | WriteError], table: str | None
-) -> DbConnectionError | QueryError | WriteError:
+) -> QueryError | WriteError:
     if is_connection_failure(cause):
-        return DbConnectionError(f"The database cannot be reached: {_reason(cause)}", table=table)
+        return _lost(kind)(f"The database cannot be reached: {_reason(cause)}", table=table)
     action = "Reading" if issubclass(kind, QueryError) else "Writing"
     place = f" {table!r}" if table else ""
     return kind(f"{action}{place} failed: {_reason(cause)}", table=table, constraint=constraint_of(cause))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding.database import Database
 from azure_functions_db.binding.failures import translated
+from azure_functions_db.binding.keys import checked_key_values
 from azure_functions_db.binding.results import as_model, dicts, loaded, names_of
 from azure_functions_db.binding.rows import checked_key
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, QueryError
+from azure_functions_db.core.transactions import undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +36,7 @@ class Reader:
     """Reads rows: of one table by key, or by any statement.
 
     Outside a transaction each call is one of its own. A missing row is None; a failure is a
-    `QueryError`, or a `DbConnectionError`.
+    `QueryError`, which is a `DbConnectionError` too where the database cannot be reached.
     """
 
     def __init__(self, database: Database, table: str | None, schema: str | None) -> None:
@@ -171,8 +173,8 @@ class Reader:
         return user_statement(self._database.engine.dialect, sql)
 
     def _rows_by_key(self, table: Table, pk: Mapping[str, Any]) -> list[Row]:
-        key = checked_key(table, pk)
-        engine = self._database.engine
+        key, engine = checked_key(table, pk), self._database.engine
+        checked_key_values(engine.dialect, table, pk)
 
         def refreshed() -> Table:
             return self._database.refreshed(table)
@@ -209,7 +211,7 @@ class DbReader(Reader):
     def close(self) -> None:
         """End streams that are still open; the pool stays."""
         while self._streams:
-            self._streams.pop().close()  # type: ignore[attr-defined]
+            undo(self._streams.pop().close)  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
         return self

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from azure_functions_db.binding.database import Database, savepoint
+from azure_functions_db.binding.database import Database
 from azure_functions_db.binding.failures import translated
 from azure_functions_db.binding.reader import Reader
 from azure_functions_db.binding.writer import Writer
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, WriteError
+from azure_functions_db.core.transactions import savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,7 @@ from azure_functions_db.binding import statements
 from azure_functions_db.binding.bulk import write_rows, write_rows_returning
 from azure_functions_db.binding.database import Database
 from azure_functions_db.binding.failures import translated
+from azure_functions_db.binding.keys import checked_conflict_values, checked_key_values
 from azure_functions_db.binding.results import loaded
 from azure_functions_db.binding.rows import (
     checked_columns,
@@ -91,7 +92,7 @@ class Writer:
         row = row_of(data)
 
         def prepare(table: Table) -> tuple[Statement, list[Any]]:
-            conflict = _checked_upsert(table, row, conflict_columns)
+            conflict = self._conflict(table, row, conflict_columns)
             back = self._returned(table, returning, "insert")
             return upsert(self._dialect, table, tuple(row), conflict, back), list(row.values())
 
@@ -123,12 +124,12 @@ class Writer:
 
         def prepare(table: Table) -> tuple[Statement, list[Any]]:
             checked_columns(table, row)
-            key = checked_key(table, pk)
+            key = self._key(table, pk)
             back = self._returned(table, returning, "update")
             statement = statements.update(self._dialect, table, tuple(row), key, back)
             return statement, [*row.values(), *(pk[name] for name in key)]
 
-        return self._write(row, returning, prepare)
+        return self._write(row, returning, prepare, run=self._database.run_on_one_row)
 
     @overload
     def delete(self, *, pk: Mapping[str, Any]) -> None: ...
@@ -138,15 +139,26 @@ class Writer:
         """Delete the row of a primary key; that there is none is no error."""
 
         def prepare(table: Table) -> tuple[Statement, list[Any]]:
-            key = checked_key(table, pk)
+            key = self._key(table, pk)
             back = self._returned(table, returning, "delete")
             return statements.delete(self._dialect, table, key, back), [pk[name] for name in key]
 
-        return self._write({}, returning, prepare)
+        return self._write({}, returning, prepare, run=self._database.run_on_one_row)
 
     @property
     def _dialect(self) -> Any:
         return self._database.engine.dialect
+
+    def _key(self, table: Table, pk: Mapping[str, Any]) -> Names:
+        key = checked_key(table, pk)
+        checked_key_values(self._dialect, table, pk)
+        return key
+
+    def _conflict(self, table: Table, row: Row, conflict_columns: Sequence[str]) -> Names:
+        checked_columns(table, row)
+        conflict = checked_conflict(table, conflict_columns)
+        checked_conflict_values(self._dialect, table, conflict, merged([row], conflict))
+        return conflict
 
     def _write(
         self,
@@ -154,10 +166,11 @@ class Writer:
         returning: Sequence[str],
         prepare: Callable[[Table], tuple[Statement, list[Any]]],
         conflict: Sequence[str] = (),
+        run: Callable[..., list[Row]] | None = None,
     ) -> Row | None:
         def work(table: Table) -> list[Row]:
             statement, values = prepare(table)
-            return self._database.run(statement, values, self._taker(table, returning))
+            return (run or self._database.run)(statement, values, self._taker(table, returning))
 
         with translated(WriteError, self._table):
             self._look_at_table(row, conflict)
@@ -191,6 +204,7 @@ class Writer:
         if conflict:
             checked_conflict(table, conflict)
             chunk = merged(chunk, conflict)
+            checked_conflict_values(self._dialect, table, conflict, chunk)
         written: list[Row] = []
         for names, group in grouped(chunk, keep_order=references_itself(table)):
             table = self._database.table(self._table, self._schema, names)
@@ -258,13 +272,6 @@ class DbWriter(Writer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _checked_upsert(table: Table, row: Row, conflict_columns: Sequence[str]) -> Names:
-    checked_columns(table, row)
-    conflict = checked_conflict(table, conflict_columns)
-    merged([row], conflict)
-    return conflict
 
 
 def _nothing(_cursor: Any) -> list[Row]:

@@ -117,6 +117,7 @@ class Filling:
             max_attempts=settings.max_attempts,
             model=settings.model,
             transactional=settings.transactional,
+            consumer=settings.consumer,
             observers=[self],
         )
 

@@ -48,8 +48,8 @@ def replayed(entries: Sequence[Entry]) -> Replayed:
 
 def event_of(entry: Entry) -> RowChange:
     """Return the event of a quarantined row, with the id that it had and values of its columns' types."""
-    written = entry.row.event
-    source = _poller(entry).settings.source
+    written, settings = entry.row.event, _poller(entry).settings
+    source = settings.source
     column = getattr(source, "cursor_column", "cursor")
     return RowChange(
         entry.row.event_id,
@@ -59,7 +59,7 @@ def event_of(entry: Entry) -> RowChange:
         _revived(source, written["pk"]),
         written["before"] and _revived(source, written["before"]),
         written["after"] and _revived(source, written["after"]),
-        {**written["metadata"], "attempt": entry.row.attempts + 1, "replayed": True},
+        {"consumer": settings.consumer, **written["metadata"], "attempt": entry.row.attempts + 1, "replayed": True},
     )
 
 

@@ -2,6 +2,8 @@
 
     DbError
     ├── DbConnectionError            (also a built-in ConnectionError)
+    │   ├── QueryConnectionError     (also a QueryError)
+    │   └── WriteConnectionError     (also a WriteError)
     ├── ConfigurationError
     ├── QueryError
     ├── WriteError
@@ -58,7 +60,7 @@ class DbConnectionError(DbError, ConnectionError):
 
 
 class ConfigurationError(DbError):
-    """The library is used in a way that cannot work; nothing was read or written."""
+    """The library is used in a way that cannot work; the call that is refused has done nothing."""
 
 
 class QueryError(DbError):
@@ -67,6 +69,17 @@ class QueryError(DbError):
 
 class WriteError(DbError):
     """Writing failed; nothing of the call was kept."""
+
+
+class QueryConnectionError(DbConnectionError, QueryError):
+    """The database could not be reached, or went away, while something was read."""
+
+
+class WriteConnectionError(DbConnectionError, WriteError):
+    """The database could not be reached, or went away, while something was written.
+
+    If it went away during a commit, nobody knows whether that took effect.
+    """
 
 
 class NotFoundError(DbError):

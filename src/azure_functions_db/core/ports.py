@@ -121,7 +121,8 @@ class TransactionalStateStore(LookingStateStore, Protocol):
         """Open a transaction that this store and every writer on the same engine share.
 
         It is ambient: valid for the current context (see `core.transactions`). Leaving it
-        commits; an exception rolls back, checkpoint and the handler's writes alike.
+        commits; an exception rolls back, checkpoint and the handler's writes alike. A store that
+        has ``locks_out_others`` is asked with what this gives whether a lease needs no renewal meanwhile.
         """
 
 

@@ -2,19 +2,27 @@
 
 `ambient_transaction` opens one on an engine for the current context; whoever works on the same
 engine in that context asks `ambient_connection` first and joins it.
+
+However a transaction is undone, a rollback that fails never hides why it was wanted.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import DbConnectionError
+from azure_functions_db.core.failures import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine import Transaction
 
+_logger = logging.getLogger("azure_functions_db")
 _open: ContextVar[Mapping[int, Connection]] = ContextVar("azfdb_open_transactions", default={})  # noqa: B039 - never mutated
 
 
@@ -26,8 +34,56 @@ def ambient_connection(engine: Engine) -> Connection | None:
 @contextmanager
 def ambient_transaction(engine: Engine) -> Iterator[Connection]:
     """Open a transaction for this context; commit at the end, roll back on an exception."""
-    with engine.begin() as connection, joined(connection):
+    with begun(engine) as connection, joined(connection):
         yield connection
+
+
+@contextmanager
+def begun(engine: Engine) -> Iterator[Connection]:
+    """Lend a connection with a transaction: committed at the end, rolled back on an exception."""
+    with engine.connect() as connection, _kept(connection.begin()):
+        yield connection
+
+
+@contextmanager
+def savepoint(connection: Connection) -> Iterator[None]:
+    """Undo what is done inside when it fails, and nothing else of the transaction."""
+    begin_now(connection)
+    with _kept(connection.begin_nested()):
+        yield
+
+
+def begin_now(connection: Connection) -> None:
+    """Begin on the database what SQLAlchemy has begun on paper.
+
+    Python's SQLite driver begins with the first write only: reads before it would not belong to
+    the transaction, and a savepoint before it would be committed on its own.
+    """
+    raw: Any = connection.connection.dbapi_connection
+    if connection.dialect.driver == "pysqlite" and not raw.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def undo(give_up: Callable[[], object]) -> None:
+    """Roll back or close; a failure is only logged: a connection that is lost takes what it did with it."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        give_up()
+    except SQLAlchemyError as failure:
+        _logger.warning("Rolling back failed: %s", reason_of(failure))
+    except DbConnectionError as lost:
+        _logger.warning("Rolling back failed: %s", str(lost))
+
+
+@contextmanager
+def _kept(transaction: Transaction) -> Iterator[None]:
+    try:
+        yield
+        transaction.commit()
+    except BaseException:
+        undo(transaction.close)
+        raise
 
 
 @contextmanager

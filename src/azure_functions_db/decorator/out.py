@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+from azure_functions_db.core.calls import must_be_awaited
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class AsyncDbOut:
         self._writer = writer
         self._action = action
 
+    @must_be_awaited
     async def set(self, value: Any) -> None:
         """Write a dict, a Pydantic model, or a list of them; None and an empty list write nothing."""
         if has_rows(value):

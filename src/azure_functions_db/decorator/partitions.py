@@ -61,6 +61,7 @@ def pollers_of(name: str, source: Any, partitions: Any, options: Mapping[str, An
             name=partition_name(name, index, partitions),
             source=source.partitioned(index, partitions),
             may_steal=may_steal,
+            consumer=name,
             **options,
         )
         for index in range(partitions)

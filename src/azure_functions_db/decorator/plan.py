@@ -15,9 +15,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from azure_functions_db.core.calls import all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.metadata import note_metadata, user_function
-from azure_functions_db.decorator.polling import Polling, context_parameter, reply_to
+from azure_functions_db.decorator.polling import Polling, context_parameter, hints_of, reply_to
 from azure_functions_db.decorator.signature import disguised, handler_name, handler_signature
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ _TWICE = {
     "output": "Use @db.inject_writer instead of both, or a DbSession inside the handler to write several tables",
     "inject_reader": "One reader can query every table of its database; open a DbReader inside the handler for another",
     "inject_writer": "Open a DbWriter, or a DbSession for several tables at once, inside the handler",
+}
+# What a plain function is handed, and what an async one is.
+_FACES: dict[Kind, tuple[str, str]] = {
+    "output": ("DbOut", "AsyncDbOut"),
+    "inject_reader": ("DbReader", "AsyncDbReader"),
+    "inject_writer": ("DbWriter", "AsyncDbWriter"),
 }
 _REFUSED: dict[frozenset[Kind], str] = {
     frozenset({"input", "inject_reader"}): "Remove @db.input and read with the injected reader: reader.get(pk=...)",
@@ -107,14 +114,15 @@ class Plan:
     def _handled(self, given: Mapping[str, Any]) -> Any:
         with ExitStack() as opened:
             values = {part.arg_name: opened.enter_context(part.opened(given)) for part in self.injections}
-            return self.handler(**given, **values)
+            with all_awaited():
+                return self.handler(**given, **values)
 
     async def _handled_async(self, given: Mapping[str, Any]) -> Any:
         async with AsyncExitStack() as opened:
             values = {}
             for part in self.injections:
                 values[part.arg_name] = await opened.enter_async_context(part.opened_async(given))
-            return await self.handler(**given, **values)
+            return await with_all_awaited(self.handler(**given, **values))
 
 
 # Weak and by identity: a foreign decorator that copies our function's attributes is no plan of ours.
@@ -185,6 +193,7 @@ def _check(plan: Plan) -> None:
     own = set(plan.signature.parameters) - {part.arg_name for part in plan.injections}
     for injection in plan.injections:
         injection.check(own)
+        _check_face(plan, injection)
     if plan.polling is not None:
         plan.polling.check(own - plan.hidden)
 
@@ -214,3 +223,28 @@ def _check_argument(plan: Plan, name: str) -> None:
         )
     if Counter(part.arg_name for part in plan.parts)[name] > 1:
         raise ConfigurationError(f"Two database decorators want to fill the parameter {name!r}; give each its own")
+
+
+def _check_face(plan: Plan, injection: Injection) -> None:
+    """Refuse an annotation that promises the plain face to an async function, whose calls it would not await."""
+    if injection.kind not in _FACES:
+        return
+    is_async = inspect.iscoroutinefunction(plan.handler)
+    plain, awaited = _FACES[injection.kind]
+    given, other = (awaited, plain) if is_async else (plain, awaited)
+    hints = hints_of(plan.handler, plan.signature.parameters[injection.arg_name])
+    if any(_names(hint, other) for hint in hints) and not any(_names(hint, given) for hint in hints):
+        raise ConfigurationError(
+            f"The parameter {injection.arg_name!r} of {handler_name(plan.handler)!r} is annotated with {other}, but "
+            + (
+                f"an async function receives an {given}: annotate it so, and await its calls"
+                if is_async
+                else f"a function that is not async receives a {given}: annotate it so, or make the function async"
+            )
+        )
+
+
+def _names(hint: Any, face: str) -> bool:
+    """Tell whether a type, or the text of one that is not imported at run time, is this class of ours."""
+    home = getattr(hint, "__module__", __name__)
+    return getattr(hint, "__name__", hint) == face and home.partition(".")[0] == __name__.partition(".")[0]

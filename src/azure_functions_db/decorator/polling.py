@@ -80,15 +80,15 @@ class Polling:
 
 def context_parameter(handler: Callable[..., Any], signature: inspect.Signature) -> str | None:
     """Return the name of the parameter that is annotated with `PollContext`, if there is one."""
-    names = getattr(inspect.unwrap(handler), "__globals__", {})
     for parameter in signature.parameters.values():
-        if any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in _hints(parameter.annotation, names)):
+        if any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in hints_of(handler, parameter)):
             return parameter.name
     return None
 
 
-def _hints(annotation: Any, names: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the types that an annotation allows: its own, or those of an optional one."""
+def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Sequence[Any]:
+    """Return the types that an annotation allows: its own, or those of an optional one; unknown ones as text."""
+    annotation, names = parameter.annotation, getattr(inspect.unwrap(handler), "__globals__", {})
     if not isinstance(annotation, str):
         return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else [annotation]
     inside = _OPTIONAL.sub(r"\1", annotation.strip("'\" "))

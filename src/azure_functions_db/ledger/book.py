@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
-from azure_functions_db.core.errors import DbConnectionError, WriteError
+from azure_functions_db.core.errors import WriteConnectionError, WriteError
 from azure_functions_db.core.failures import code_of, is_connection_failure
 from azure_functions_db.core.serializers import datetime_text
+from azure_functions_db.core.transactions import begun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +104,7 @@ class Book:
         from sqlalchemy import delete
 
         limit = datetime_text(self._clock() - older_than)
-        with self.failures(), self.engine.begin() as connection:
+        with self.failures(), begun(self.engine) as connection:
             self.make_table()
             return int(connection.execute(delete(self.table).where(self.table.c[NOTED_AT] < limit)).rowcount)
 
@@ -131,7 +132,7 @@ class Book:
         try:
             yield
         except DBAPIError as error:
-            kind = DbConnectionError if is_connection_failure(error) else WriteError
+            kind = WriteConnectionError if is_connection_failure(error) else WriteError
             raise kind(f"The ledger {self._name} failed: {code_of(error)}", table=self._name) from error
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.core.signals import BatchCommitted
 from azure_functions_db.core.tables import exact_text
-from azure_functions_db.core.transactions import outside_transactions
+from azure_functions_db.core.transactions import begun, outside_transactions
 from azure_functions_db.ledger.book import Book, utc_now
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DeliveredLedger:
         rows = [_row(poller_name, event) for event in events]
         with self._book.failures(), outside_transactions():
             self._book.make_table()
-            with self._book.engine.begin() as connection:
+            with begun(self._book.engine) as connection:
                 self._book.add(connection, rows)
 
     def missing(self, poller_name: str, events: Sequence[Event]) -> list[Event]:

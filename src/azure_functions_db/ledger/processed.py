@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.tables import exact_text
-from azure_functions_db.core.transactions import ambient_connection, ambient_transaction
+from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, savepoint
 from azure_functions_db.ledger.book import Book, utc_now
 
 if TYPE_CHECKING:
@@ -22,14 +23,19 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Event")
 
+# Where events of no known poller are noted, and where earlier versions noted those of all.
+_SHARED = ""
+_LONGEST_SCOPE = 100
+
 
 class ProcessedLedger:
     """Remembers event ids in a table of the database that the handler writes to.
 
     ``with ledger.once(events) as new:`` opens a transaction, notes the events in it and gives back
     those that are new. `DbWriter` and `DbSession` on the same URL join that transaction, so that
-    note and effect are committed together or not at all: the effect is exactly once. ``scope``
-    keeps apart handlers that share a table. It blocks, so it is for plain handlers, not for async
+    note and effect are committed together or not at all: the effect is exactly once. Each function
+    has notes of its own: ``scope`` is its poller's name unless given, and functions that are given
+    the same one count as one. It blocks, so it is for plain handlers, not for async
     ones. Prune it no closer than the longest time after which an event may come again.
     """
 
@@ -40,7 +46,7 @@ class ProcessedLedger:
         db_config: DbConfig | None = None,
         table: str = "azfdb_processed",
         schema: str | None = None,
-        scope: str = "",
+        scope: str | None = None,
         engine_provider: EngineProvider | None = None,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
@@ -57,7 +63,7 @@ class ProcessedLedger:
 
     @contextmanager
     def once(self, events: Sequence[E]) -> Iterator[list[E]]:
-        """Give those events that were not processed before; an exception takes the note back.
+        """Give those events that were not processed before; an exception takes note and effect back.
 
         Of two instances with the same event the second waits for the first to commit or fail.
         """
@@ -78,23 +84,39 @@ class ProcessedLedger:
     def _transaction(self) -> Iterator[Connection]:
         joined = ambient_connection(self._book.engine)
         if joined is not None:
-            yield joined
+            # So that whoever surrounds this may catch its exception and go on without its notes.
+            with savepoint(joined):
+                yield joined
             return
         with ambient_transaction(self._book.engine) as connection:
             yield connection
 
     def _new(self, connection: Connection, events: Sequence[E]) -> list[E]:
-        by_id = {event.event_id: event for event in events}
-        if not by_id:
+        by_key = {(self._scope_of(event), event.event_id): event for event in events}
+        if not by_key:
             return []
         # Whose note it is tells a new event from one that was there.
         mark = uuid.uuid4().hex
         # In one order, so that two instances with the same events wait for, not on, each other.
-        rows = [{"scope": self._scope, "event_id": event_id, "mark": mark} for event_id in sorted(by_id)]
+        rows = [{"scope": scope, "event_id": event_id, "mark": mark} for scope, event_id in sorted(by_key)]
         with self._book.failures():
             self._book.add(connection, rows)
-            mine = self._book.found(connection, "event_id", sorted(by_id), scope=self._scope, mark=mark)
-        return [event for event_id, event in by_id.items() if event_id in mine]
+            new = {scope: self._noted(connection, scope, list(by_key), mark) for scope in {key[0] for key in by_key}}
+        return [event for (scope, event_id), event in by_key.items() if event_id in new[scope]]
+
+    def _noted(self, connection: Connection, scope: str, keys: Sequence[tuple[str, str]], mark: str) -> set[str]:
+        """Return the ids whose note is this one, and that were not noted before each function had a scope."""
+        ids = sorted(event_id for of_scope, event_id in keys if of_scope == scope)
+        mine = self._book.found(connection, "event_id", ids, scope=scope, mark=mark)
+        if self._scope is not None or scope == _SHARED:
+            return mine
+        return mine - self._book.found(connection, "event_id", ids, scope=_SHARED)
+
+    def _scope_of(self, event: Event) -> str:
+        if self._scope is not None:
+            return self._scope
+        consumer = getattr(event, "metadata", {}).get("consumer")
+        return _SHARED if consumer is None else _shortened(f"poller:{consumer}")
 
 
 @contextmanager
@@ -103,7 +125,7 @@ def processed_once(
     *,
     url: str | None = None,
     db_config: DbConfig | None = None,
-    scope: str = "",
+    scope: str | None = None,
     table: str = "azfdb_processed",
     schema: str | None = None,
     engine_provider: EngineProvider | None = None,
@@ -119,11 +141,19 @@ def processed_once(
         yield new
 
 
+def _shortened(scope: str) -> str:
+    """Return a scope that fits its column, a digest in place of what is too long."""
+    if len(scope) <= _LONGEST_SCOPE:
+        return scope
+    digest = hashlib.sha256(scope.encode()).hexdigest()
+    return f"{scope[: _LONGEST_SCOPE - len(digest)]}{digest}"
+
+
 def _columns() -> list[Column[Any]]:
     from sqlalchemy import Column, String
 
     return [
-        Column("scope", exact_text(100), primary_key=True),
+        Column("scope", exact_text(_LONGEST_SCOPE), primary_key=True),
         Column("event_id", exact_text(200), primary_key=True),
         Column("mark", String(32), nullable=False),
     ]

@@ -94,6 +94,15 @@ def committed(document: Document, lease_id: str, now: dt.datetime, checkpoint: C
     return replace(document, checkpoint=checkpoint)
 
 
+def committed_alone(document: Document, lease_id: str, now: dt.datetime, checkpoint: Checkpoint) -> Document:
+    """Move the checkpoint and push the expiry where nobody else could have taken the lease, whatever the clock says."""
+    lease = document.lease
+    if lease is None or lease_id_of(lease) != lease_id or is_released(lease):
+        raise lost_lease(document.poller_name)
+    kept = replace(lease, heartbeat_at=now, expires_at=now + (lease.expires_at - lease.heartbeat_at))
+    return replace(document, checkpoint=checkpoint, lease=kept)
+
+
 def released(document: Document, lease_id: str, now: dt.datetime) -> Document:
     """Give the lease back; its token stays, so that the next one is higher."""
     lease = document.lease

@@ -13,6 +13,7 @@ from azure_functions_db.core.errors import DbConnectionError, StateStoreError
 from azure_functions_db.core.failures import code_of, is_schema_change, reason_of
 from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, outside_transactions
 from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.document import committed_alone
 from azure_functions_db.state.names import poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.state.backend import Version
     from azure_functions_db.state.names import DocumentName
 
@@ -251,11 +253,29 @@ class SqlStateStore(DocumentStateStore):
             self._slots.doubt_all()
             raise
 
+    def locks_out_others(self, transaction: Connection) -> bool:
+        """Tell whether nobody can take a lease as long as this transaction is open: it has SQLite's one write lock."""
+        return transaction.dialect.name == "sqlite" and _writes(transaction)
+
+    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
+        joined = ambient_connection(self._backend.engine)
+        if joined is None or not self.locks_out_others(joined):
+            super().commit_checkpoint(poller_name, checkpoint, lease_id)
+            return
+        # No renewal gets past this transaction, and no other owner either: the lease's id tells whose it is.
+        self._advance(poller_name, lease_id, lambda held: committed_alone(held, lease_id, self._clock(), checkpoint))
+
     def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
         """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
         # A heartbeat goes on beside the handler's transaction, on a connection of its own.
         with outside_transactions():
             super().renew_lease(poller_name, lease_id, ttl_seconds)
+
+
+def _writes(connection: Connection) -> bool:
+    raw: Any = connection.connection.dbapi_connection
+    return bool(getattr(raw, "in_transaction", False))
 
 
 def _state_table(name: str, schema: str | None) -> Table:

@@ -115,7 +115,7 @@ def run_drills(
     - ``rows``: at least two rows as the source would read them, each with its own key.
     - ``reset``: empties the world: the tables, files and fakes that the handler writes to.
     - ``effects``: returns what the handler has done to the world, comparable with ``==``; leave out
-      times and random ids.
+      times and random ids. A handler without any effect is refused.
     - ``cursor_column``, ``pk_columns``: as for a source; known already where the handler has a trigger.
     - ``later``: rows that change again while an instance has lost its lease: shows whether it then
       overwrites new with old.
@@ -177,11 +177,18 @@ class _Drills:
             return Finding(drill, Verdict.UNTESTED, str(reason))
 
     def _calm_effects(self) -> Any:
+        self._subject.reset()
+        nothing = self._subject.seen()
         try:
             first, second = Scene(self._subject).drain(), Scene(self._subject).drain()
         except PollerError as failure:
             failure.add_note("This was a calm run, before any drill: the handler must succeed with rows= as they are.")
             raise
+        if first == nothing:
+            raise ConfigurationError(
+                "A calm run had no effect, so every drill would be survived: let effects= show what the handler does "
+                "with rows=, and see whether it does it"
+            )
         if first != second:
             raise ConfigurationError(
                 "Two calm runs had different effects, so nothing could be compared: let reset= empty everything, "

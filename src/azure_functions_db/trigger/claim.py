@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from azure_functions_db.core.types import Checkpoint, Glance, LeaseView
@@ -127,6 +127,7 @@ class LookingClaim(PlainClaim):
         self._may_steal = may_steal
         self._transactional = transactional
         self._joined: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._open: object | None = None
         if transactional and isinstance(store, TransactionalStateStore):
             self._joined = store.transaction
 
@@ -157,8 +158,20 @@ class LookingClaim(PlainClaim):
         if rival is not None:
             raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=rival.owner_id)
 
-    def transaction(self) -> AbstractContextManager[object]:
-        return self._joined()
+    def renew(self) -> None:
+        # One's own transaction may lock the state: then a renewal would wait for it, and so must any other taker.
+        locks_out_others = getattr(self._store, "locks_out_others", None)
+        if self._open is None or locks_out_others is None or not locks_out_others(self._open):
+            super().renew()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._joined() as opened:
+            self._open = opened
+            try:
+                yield
+            finally:
+                self._open = None
 
 
 def _held(lease_id: str | None) -> str:

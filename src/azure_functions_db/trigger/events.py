@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import hashlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from azure_functions_db.core.serializers import json_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn, Self
 
     from azure_functions_db.core.types import CursorPart, SourceDescriptor
@@ -163,8 +164,16 @@ class RowChange(OpenRowChange):
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIELDS)
         return f"RowChange({fields})"
 
-    def __reduce__(self) -> tuple[type[RowChange], tuple[Any, ...]]:
-        return RowChange, _values(self)
+    def __reduce__(self) -> tuple[Callable[..., RowChange], tuple[Any, ...]]:
+        *fields, metadata = _values(self)
+        # A trigger's metadata is a read-only view, which cannot be pickled itself.
+        return _revived, (type(self), *fields, dict(metadata), isinstance(metadata, MappingProxyType))
+
+
+def _revived(kind: type[RowChange], *values: Any) -> RowChange:
+    """Return the event that was pickled or copied, its metadata as read-only as it was."""
+    *fields, metadata, read_only = values
+    return kind(*fields, MappingProxyType(metadata) if read_only else metadata)
 
 
 def _copied(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.bridge import LoopCall
+from azure_functions_db.core.calls import all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ class Handler:
         """Call the handler and wait for its end."""
         arguments, named = self._arguments_of(events, context)
         if self._is_async and self._loop is not None:
-            interruption.watch(LoopCall(self._loop, lambda: self._function(*arguments, **named)))
+            interruption.watch(LoopCall(self._loop, lambda: with_all_awaited(self._function(*arguments, **named))))
             return
-        outcome = self._function(*arguments, **named)
+        with all_awaited():
+            outcome = self._function(*arguments, **named)
         if inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
             raise ConfigurationError("The handler returned a generator: nothing in it has run")
         if inspect.isawaitable(outcome):
-            interruption.watch(LoopCall(self._loop_for(outcome), lambda: _finished(outcome)))
+            interruption.watch(LoopCall(self._loop_for(outcome), lambda: with_all_awaited(outcome)))
 
     def _loop_for(self, outcome: Any) -> asyncio.AbstractEventLoop:
         """Return the loop; without one, what nobody would await must not be taken for success."""
@@ -63,10 +65,6 @@ def is_async(function: Callable[..., Any]) -> bool:
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is async
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-async def _finished(outcome: Any) -> Any:
-    return await outcome
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -46,7 +46,9 @@ class PollTrigger:
     - ``transactional``: with a state store in the handler's own database, commit the handler's
       writes and the checkpoint in one transaction;
     - ``observers``: further listeners beside the log and ``metrics``;
-    - ``may_steal``: asked before the lease of a holder who vanished is taken over.
+    - ``may_steal``: asked before the lease of a holder who vanished is taken over;
+    - ``consumer``: who handles the changes, for those who remember that (`processed_once`); several
+      pollers may read for one. The poller's name unless given.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class PollTrigger:
         sleep: Callable[[float], object] | None = None,
         new_id: Callable[[], str] = random_id,
         may_steal: Callable[[], bool] = always,
+        consumer: str | None = None,
     ) -> None:
         chosen = normalizer_for(source, normalizer)
         self.name = name
@@ -99,6 +102,7 @@ class PollTrigger:
                 sleep=sleep,
                 new_id=new_id,
                 may_steal=may_steal,
+                consumer=consumer or name,
             )
         )
 

@@ -55,6 +55,8 @@ class PollSettings:
     max_attempts: int = 3
     model: type[Model] | None = None
     transactional: bool = False
+    consumer: str = ""
+    """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
     may_steal: Callable[[], bool] = always
     """Asked before the lease of a holder who vanished is taken over; no makes it count as held."""
     now: Callable[[], dt.datetime] = utc_now

@@ -180,7 +180,12 @@ class Tick:
         batch_id = f"batch_{self.settings.new_id()}"
         attempts = failed_attempts(position)
         fetched_at = self.settings.now()
-        metadata = {"batch_id": batch_id, "attempt": attempts + 1, "fetched_at": fetched_at}
+        metadata = {
+            "batch_id": batch_id,
+            "attempt": attempts + 1,
+            "fetched_at": fetched_at,
+            "consumer": self.settings.consumer,
+        }
         with self.stage(Stage.NORMALIZE, batch_id):
             events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata)
         after = committed_checkpoint(

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from azure_functions_db import DbReader, DbSession, DbWriter, EngineProvider
+from tests.support.waiting import wait_for
 
 
 @dataclass
@@ -42,6 +43,25 @@ class Place:
 
     def count(self) -> int:
         return int(self.rows("SELECT count(*) AS n FROM items")[0]["n"])
+
+    def kill_other_sessions(self) -> None:
+        """End every connection to the database as a failover does, and wait until they are gone."""
+        others, kill = _SESSIONS[self.kind]
+        for row in self.rows(others):
+            self.execute(kill.format(row["id"]))
+        wait_for(lambda: not self.rows(others), 30, "a killed session lives on")
+
+
+_SESSIONS = {
+    "postgres": (
+        "SELECT pid AS id FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "SELECT pg_terminate_backend({})",
+    ),
+    "mariadb": (
+        "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+        "KILL {}",
+    ),
+}
 
 
 @pytest.fixture
@@ -79,6 +99,12 @@ def postgres(postgres_database: str, open_place: Callable[[str, str], Place]) ->
 def mariadb(mariadb_database: str, open_place: Callable[[str, str], Place]) -> Place:
     made = open_place("mariadb", mariadb_database)
     made.execute(ITEMS)
+    return made
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Place:
+    made: Place = request.getfixturevalue(request.param)
     return made
 
 

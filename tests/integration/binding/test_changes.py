@@ -69,24 +69,6 @@ def test_a_widened_column_takes_what_it_can_now_hold(postgres: Place) -> None:
     assert postgres.reader().get(pk={"id": 150}) == {"id": 150, "code": None, "name": None, "size": 2**40}
 
 
-def kill_other_sessions(place: Place) -> None:
-    if place.kind == "postgres":
-        place.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        return
-    own = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-    for row in place.rows(own):
-        place.execute(f"KILL {row['id']}")
-
-
-@pytest.fixture(params=["postgres", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Place:
-    made: Place = request.getfixturevalue(request.param)
-    return made
-
-
 def test_a_dropped_connection_costs_no_error_outside_a_transaction(server: Place) -> None:
     reader, writer = server.reader(), server.writer()
     calls: list[Any] = [
@@ -99,7 +81,7 @@ def test_a_dropped_connection_costs_no_error_outside_a_transaction(server: Place
     ]
     for call in calls:
         reader.query("SELECT 1 AS one", params={})
-        kill_other_sessions(server)
+        server.kill_other_sessions()
         call()
     assert server.count() == 190
 
@@ -108,7 +90,7 @@ def test_a_connection_dropped_inside_a_transaction_is_a_connection_error_and_not
     writer = server.writer()
     with pytest.raises(DbConnectionError), writer.transaction():
         writer.insert(data={"id": 1})
-        kill_other_sessions(server)
+        server.kill_other_sessions()
         writer.insert_many(rows=[{"id": 2}])
     writer.insert(data={"id": 3})
     assert [row["id"] for row in server.rows()] == [3]

@@ -37,7 +37,6 @@ def test_a_row_is_got_by_its_key(filled: Place) -> None:
 
 def test_a_missing_row_is_none(filled: Place) -> None:
     assert filled.reader().get(pk={"id": 99}) is None
-    assert filled.reader().get(pk={"id": None}) is None
 
 
 @pytest.mark.parametrize("pk", [{}, {"code": "c1"}, {"id": 1, "code": "c1"}, {"nothing": 1}])

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import create_engine, text
 
-from azure_functions_db import DbWriter, EngineProvider, WriteError
+from azure_functions_db import DbWriter, EngineProvider, MemoryStateStore, PollTrigger, WriteError
 from azure_functions_db.ledger import ProcessedLedger, processed_once
+from azure_functions_db.testing.memory import MemorySource
 
 DAY = dt.timedelta(days=1)
 
@@ -21,6 +22,11 @@ class Change:
     event_id: str
     cursor: int = 0
     pk: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def changes_of(consumer: str, *ids: str) -> list[Change]:
+    return [Change(event_id, metadata={"consumer": consumer}) for event_id in ids]
 
 
 @pytest.fixture
@@ -28,7 +34,7 @@ def target(database_url: str) -> Iterator[str]:
     """A database with a table that counts effects: there is no key to hide a second one behind."""
     engine = create_engine(database_url)
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effects (event_id VARCHAR(50))"))
+        connection.execute(text("CREATE TABLE effects (event_id VARCHAR(80))"))
     yield database_url
     engine.dispose()
 
@@ -84,6 +90,51 @@ def test_handlers_with_scopes_of_their_own_share_a_table(target: str, provider: 
     for scope in ("mail", "billing"):
         with ProcessedLedger(url=target, engine_provider=provider, scope=scope).once([Change("a")]) as new:
             assert [event.event_id for event in new] == ["a"]
+
+
+def test_each_function_on_a_source_has_notes_of_its_own(target: str, provider: EngineProvider) -> None:
+    source = MemorySource([{"id": 1, "v": 1}, {"id": 2, "v": 2}], cursor_column="v", pk_columns=["id"])
+    for name in ("billing", "mail", "billing", "m" * 180, "m" * 181):
+        poller = PollTrigger(name=name, source=source, checkpoint_store=MemoryStateStore())
+        poller.run(timer=None, handler=lambda events: handle(events, target, provider))
+    assert len(effects(target, provider)) == 8
+
+
+def test_partitions_and_other_pollers_of_one_function_share_its_notes(target: str, provider: EngineProvider) -> None:
+    source = MemorySource([{"id": 1, "v": 1}], cursor_column="v", pk_columns=["id"])
+    for name in ("billing-1-of-2", "billing-2-of-3", "backfill"):
+        poller = PollTrigger(name=name, consumer="billing", source=source, checkpoint_store=MemoryStateStore())
+        poller.run(timer=None, handler=lambda events: handle(events, target, provider))
+    assert len(effects(target, provider)) == 1
+
+
+def test_what_was_noted_before_functions_had_scopes_counts_for_all(target: str, provider: EngineProvider) -> None:
+    with ProcessedLedger(url=target, engine_provider=provider, scope="").once([Change("old"), Change("older")]):
+        pass
+    for consumer in ("billing", "mail"):
+        assert handle(changes_of(consumer, "old", "new", "older"), target, provider) == ["new"]
+    assert handle(changes_of("billing", "old", "new"), target, provider) == []
+    assert handle([Change("old"), Change("new")], target, provider) == ["new"], "of no poller: as ever"
+
+
+def test_one_inside_another_that_fails_and_is_caught_leaves_no_note(target: str, provider: EngineProvider) -> None:
+    with processed_once([Change("outer")], url=target, engine_provider=provider):
+        with pytest.raises(RuntimeError, match="after the effect"):
+            handle([Change("a")], target, provider, fails=True)
+        assert handle([Change("b")], target, provider) == ["b"]
+    assert effects(target, provider) == ["b"]
+    assert handle([Change("outer"), Change("a"), Change("b")], target, provider) == ["a"]
+
+
+def test_a_statement_that_fails_inside_leaves_the_transaction_around_it_usable(
+    target: str, provider: EngineProvider
+) -> None:
+    with processed_once([Change("outer")], url=target, engine_provider=provider):
+        with pytest.raises(WriteError), processed_once([Change("a")], url=target, engine_provider=provider):
+            DbWriter(url=target, table="effects", engine_provider=provider).insert(data={"event_id": {"no": "text"}})
+        assert handle([Change("b")], target, provider) == ["b"]
+    assert effects(target, provider) == ["b"]
+    assert handle([Change("outer"), Change("a")], target, provider) == ["a"]
 
 
 def test_old_notes_are_pruned(target: str, provider: EngineProvider) -> None:

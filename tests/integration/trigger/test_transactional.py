@@ -14,18 +14,22 @@ from azure_functions_db import (
     DbConfig,
     EngineProvider,
     HandlerError,
+    LeaseConflictError,
+    LostLeaseError,
     MemoryStateStore,
     PollTrigger,
     SqlStateStore,
+    StateStoreError,
 )
 from azure_functions_db.core.transactions import ambient_connection
 from azure_functions_db.quarantine import SqlQuarantine
+from azure_functions_db.testing.clock import FakeClock
 from tests.unit.trigger.poller import ListSource, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from azure_functions_db import RowChange
+    from azure_functions_db import PollContext, RowChange
 
 
 class Ledger:
@@ -120,6 +124,56 @@ def test_an_async_handler_shares_the_transaction_too(ledger: Ledger) -> None:
     assert ledger.ids == []
     assert asyncio.run(trigger.run_async(timer=None, handler=handler)) == 3
     assert ledger.ids == [0, 1, 2]
+
+
+@pytest.fixture
+def file_ledger(sqlite_database: str) -> Iterator[Ledger]:
+    ledger = Ledger(sqlite_database)
+    yield ledger
+    ledger.provider.dispose_all()
+
+
+def test_one_sqlite_file_lets_a_handler_outlive_its_lease(file_ledger: Ledger) -> None:
+    lost: list[bool] = []
+
+    def slow(events: Sequence[RowChange], context: PollContext) -> None:
+        file_ledger.handler(events)  # from here on no renewal gets past the handler's own transaction
+        lost.append(context.lease_lost.wait(5))
+
+    trigger = file_ledger.poller(ListSource(4), batch_size=2, max_batches_per_tick=2, lease_ttl_seconds=3)
+    assert run(trigger, slow) == 4
+    assert lost == [False, False]
+    assert file_ledger.ids == [0, 1, 2, 3]
+
+
+def test_nobody_takes_the_lease_while_the_files_write_lock_is_held(file_ledger: Ledger) -> None:
+    clock = FakeClock()
+    mine = SqlStateStore(db_config=file_ledger.config, engine_provider=file_ledger.provider, clock=clock)
+    hasty = DbConfig(connection_url=file_ledger.config.connection_url, connect_args={"timeout": 0})
+    rival = SqlStateStore(db_config=hasty, engine_provider=file_ledger.provider, clock=clock)
+    lease_id = mine.acquire_lease("orders", 30)
+    with mine.transaction() as connection:
+        connection.execute(text("INSERT INTO ledger VALUES (1)"))
+        clock.advance(3600)
+        with pytest.raises(StateStoreError, match="azfdb_state"):
+            rival.acquire_lease("orders", 30)
+        mine.commit_checkpoint("orders", {"cursor": 1}, lease_id)
+    assert rival.look("orders").checkpoint == {"cursor": 1}
+    with pytest.raises(LeaseConflictError):  # the commit has pushed the expiry
+        rival.acquire_lease("orders", 30)
+
+
+def test_a_lease_that_was_taken_before_the_write_lock_is_lost_all_the_same(file_ledger: Ledger) -> None:
+    clock = FakeClock()
+    mine = SqlStateStore(db_config=file_ledger.config, engine_provider=file_ledger.provider, clock=clock)
+    rival = SqlStateStore(db_config=file_ledger.config, engine_provider=file_ledger.provider, clock=clock)
+    lease_id = mine.acquire_lease("orders", 30)
+    clock.advance(3600)
+    rival.acquire_lease("orders", 30)
+    with pytest.raises(LostLeaseError), mine.transaction() as connection:
+        connection.execute(text("INSERT INTO ledger VALUES (1)"))
+        mine.commit_checkpoint("orders", {"cursor": 1}, lease_id)
+    assert file_ledger.ids == []
 
 
 def test_a_store_elsewhere_is_refused(ledger: Ledger) -> None:

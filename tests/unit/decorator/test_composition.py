@@ -12,7 +12,18 @@ from typing import Any
 import azure.functions as func
 import pytest
 
-from azure_functions_db import ConfigurationError, DbBindings, MemoryStateStore, get_db_metadata
+from azure_functions_db import (
+    AsyncDbOut,
+    AsyncDbReader,
+    AsyncDbWriter,
+    ConfigurationError,
+    DbBindings,
+    DbOut,
+    DbReader,
+    DbWriter,
+    MemoryStateStore,
+    get_db_metadata,
+)
 from azure_functions_db.core.types import SourceDescriptor
 
 URL = "sqlite:///never-opened.db"
@@ -283,3 +294,47 @@ def test_making_an_app_loads_neither_sqlalchemy_nor_azure_nor_pydantic() -> None
     """
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert shown.stdout.strip() == "[]"
+
+
+FACES = [
+    ("output", DbOut, AsyncDbOut),
+    ("inject_reader", DbReader, AsyncDbReader),
+    ("inject_writer", DbWriter, AsyncDbWriter),
+]
+
+
+@pytest.mark.parametrize(("kind", "plain", "awaited"), FACES)
+@pytest.mark.parametrize("form", ["class", "text", "optional", "unknown"])
+def test_an_annotation_that_promises_the_other_face_is_refused(
+    kind: str, plain: type[Any], awaited: type[Any], form: str
+) -> None:
+    def annotation(face: type[Any]) -> Any:
+        text = f"azure_functions_db.{face.__name__}"
+        return {"class": face, "text": text, "optional": face | None, "unknown": face.__name__}[form]
+
+    async def waiting(req: func.HttpRequest, first: Any) -> None: ...
+
+    def plainly(req: func.HttpRequest, first: Any) -> None: ...
+
+    waiting.__annotations__["first"] = annotation(plain)
+    with pytest.raises(ConfigurationError, match=rf"receives an {awaited.__name__}: annotate it so, and await"):
+        decorator(kind, "first")(waiting)
+    plainly.__annotations__["first"] = annotation(awaited)
+    with pytest.raises(ConfigurationError, match=rf"receives a {plain.__name__}: annotate it so, or make"):
+        decorator(kind, "first")(plainly)
+    waiting.__annotations__["first"], plainly.__annotations__["first"] = annotation(awaited), annotation(plain)
+    decorator(kind, "first")(waiting)
+    decorator(kind, "first")(plainly)
+
+
+@pytest.mark.parametrize(("kind", "plain", "awaited"), FACES)
+def test_an_annotation_for_both_faces_or_a_namesake_is_left_alone(
+    kind: str, plain: type[Any], awaited: type[Any]
+) -> None:
+    namesake = type(plain.__name__, (), {})
+
+    async def either(req: func.HttpRequest, first: Any) -> None: ...
+
+    for hint in (plain | awaited, namesake):
+        either.__annotations__["first"] = hint
+        decorator(kind, "first")(either)

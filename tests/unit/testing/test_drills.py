@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from azure_functions_db import (
+    AsyncDbWriter,
     ConfigurationError,
     DbBindings,
     DbConfig,
@@ -354,3 +355,20 @@ def test_the_transactional_mode_makes_a_plain_insert_survive(shop: str) -> None:
     assert set(verdicts(safe).values()) == {Verdict.SURVIVED}
     with pytest.raises(ConfigurationError, match="new_store"):
         drilled_on(shop, booking(transactional=True), "ledger")
+
+
+def test_a_handler_without_any_effect_is_refused(world: World) -> None:
+    def looks_only(events: list[RowChange]) -> None:
+        assert events
+
+    with pytest.raises(ConfigurationError, match="had no effect"):
+        world.drilled(looks_only)
+
+
+def test_a_handler_that_forgets_an_await_is_refused(sqlite_database: str, world: World) -> None:
+    async def forgetful(events: list[RowChange]) -> None:
+        async with AsyncDbWriter(url=sqlite_database, table="items") as writer:
+            writer.insert(data={"id": events[0].pk["id"]})  # type: ignore[unused-coroutine]
+
+    with pytest.raises(HandlerError, match="never awaited"):
+        world.drilled(forgetful)

@@ -21,6 +21,7 @@ from azure_functions_db.core.types import SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized, normalizer_for
+from azure_functions_db.trigger.retry import RetryPolicy
 from azure_functions_db.trigger.schemas import json_schema
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
@@ -119,6 +120,30 @@ def test_an_event_is_frozen_and_a_value() -> None:
     assert pickle.loads(pickle.dumps(event)) == event
     assert copy.deepcopy(event) == event
     assert "op='upsert'" in repr(event)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_events_that_a_trigger_hands_out_can_be_pickled_and_copied(attempts: int) -> None:
+    handed: list[RowChange] = []
+
+    def handler(events: list[RowChange]) -> None:
+        handed[:] = events
+        if handed[0].metadata["attempt"] < attempts:
+            raise RuntimeError("once more")
+
+    run(poller(ListSource(3), retry_policy=RetryPolicy(max_attempts=attempts)), handler)
+    pickled = [pickle.loads(pickle.dumps(handed, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]
+    for copies in (*pickled, copy.deepcopy(handed), list(map(copy.copy, handed))):
+        assert copies == handed
+        assert [event.event_id for event in copies] == [event.event_id for event in handed]
+        assert copies[0].metadata["attempt"] == attempts
+        with pytest.raises(TypeError):
+            copies[0].metadata["attempt"] = 7
+        with pytest.raises(AttributeError, match="frozen"):
+            copies[0].op = "delete"
+    deep: list[Any] = copy.deepcopy(handed)
+    deep[0].after["id"] = "changed"
+    assert handed[0].after == {"id": 0, "version": 0}
 
 
 def test_an_event_can_be_taken_apart_by_a_match() -> None:
