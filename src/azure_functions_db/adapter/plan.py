@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.adapter import keyset, values
 from azure_functions_db.adapter.rows import row_builder
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.adapter.wire import Wording
     from azure_functions_db.core.types import RawRecord
+
+Recurrence = Literal["ignored", "unique", "ripens", "read again"]
 
 BOUND = "azfdb_bound"
 END = "azfdb_end"
@@ -114,6 +116,21 @@ class Plan:
         found = [self.cursor.is_not(None), *self._below(bounded=bounded)]
         newest = self._raw(self.definition.order_columns).where(*found)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
+
+    @cached_property
+    def reads_again(self) -> bool:
+        """Whether a cursor value may be handed out once more after it was passed, and so is read again."""
+        return self.recurrence == "read again"
+
+    @cached_property
+    def recurrence(self) -> Recurrence:
+        """Why a cursor value that was passed cannot come again, or what is done about it."""
+        column = self.definition.cursor_column
+        if self.definition.in_flight == "ignore":
+            return "ignored"
+        if self.definition.pk_columns == (column,) or self.shape.is_unique(column, self.dialect):
+            return "unique"
+        return "ripens" if self.shape.is_stamped(column, self.dialect) else "read again"
 
     @property
     def may_lack_cursor(self) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from azure_functions_db.adapter import values
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.tables import refreshed, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Table, TextClause
+    from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Index, Table, TextClause
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.adapter.definition import Definition
@@ -40,6 +41,23 @@ class Shape:
     def may_be_null(self, name: str) -> bool:
         """Tell whether the column can hold NULL; a query does not say."""
         return self.table is None or name not in self.table.columns or bool(self.table.columns[name].nullable)
+
+    def is_unique(self, name: str, dialect: Dialect) -> bool:
+        """Tell whether the database gives a value of this column to one row only."""
+        column = None if self.table is None else self.table.columns.get(name)
+        if column is None:
+            return False
+        if dialect.name == "mssql" and values.type_name(column.type) in {"ROWVERSION", "TIMESTAMP"}:
+            return True
+        return [name] in _unique_columns(column.table)
+
+    def is_stamped(self, name: str, dialect: Dialect) -> bool:
+        """Tell whether the late-commit watch lets the column's values ripen until a clock has passed them.
+
+        Not so for a query or a view (which has no key), where a value may be rounded by any expression.
+        """
+        ripens = dialect.name in {"postgresql", "mysql", "mariadb"} and values.is_temporal(self.types[name])
+        return ripens and self.table is not None and bool(self.table.primary_key.columns)
 
     def require(self, names: Sequence[str]) -> None:
         """Refuse names that are no columns, with the ones that are."""
@@ -93,6 +111,20 @@ def header_of(dialect: Dialect, description: Sequence[Any]) -> Header:
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SourceConfigurationError(f"The query has several columns named {', '.join(map(repr, twice))}")
     return Header(names, tuple(_type_code(column[1]) for column in description))
+
+
+def _unique_columns(table: Table) -> list[list[str]]:
+    """Return the columns of each rule that lets a value appear once; one for a part of the rows does not count."""
+    from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
+
+    rules = [one for one in table.constraints if isinstance(one, PrimaryKeyConstraint | UniqueConstraint)]
+    indexes = [index for index in table.indexes if index.unique and not _is_partial(index)]
+    indexes = [index for index in indexes if len(index.expressions) == len(index.columns)]
+    return [[column.name for column in rule.columns] for rule in [*rules, *indexes]]
+
+
+def _is_partial(index: Index) -> bool:
+    return any(options.get("where") is not None for options in index.dialect_options.values())
 
 
 def _shape_of(table: Table) -> Shape:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.adapter.boundary import MOST_ROWS
 from azure_functions_db.adapter.census import Census
 from azure_functions_db.adapter.definition import InFlight, defined
 from azure_functions_db.adapter.failures import may_be_migration, reading
+from azure_functions_db.adapter.horizon import logger
 from azure_functions_db.adapter.indexes import warn_without_index
-from azure_functions_db.adapter.page import Page, read_page
+from azure_functions_db.adapter.page import Page, at_present, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
@@ -131,6 +133,7 @@ class SqlAlchemySource:
         self._plan: Plan | None = None
         self._started: Position | None = None
         self._pages: Pages | None = None
+        self._crowd_told = False
 
     @property
     def cursor_column(self) -> str:
@@ -214,7 +217,8 @@ class SqlAlchemySource:
         records = self._records(page)
         following = self._next_checkpoint(checkpoint, start, page.end)
         horizon = self._current_pages(self._used_plan).horizon()
-        return FetchResult(records, following, page.more, horizon, self._census.taken(self.null_cursor_rows))
+        uncounted = self._census.taken(self.null_cursor_rows)
+        return FetchResult(records, following, page.more, horizon, uncounted, page.revisions)
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -285,7 +289,22 @@ class SqlAlchemySource:
             page = self._current_pages(plan).read(connection, plan, start, limit)
         if page.rows and not plan.fits(page.header) and self._shape_changed():
             return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
+        self._tell_of_crowd(plan, start, page.end)
         return start, page
+
+    def _tell_of_crowd(self, plan: Plan, start: Position, end: Position) -> None:
+        """Warn once when a cursor value has too many rows to be read again."""
+        if self._crowd_told or not plan.reads_again or end.boundary is not None or end == start:
+            return
+        if start.boundary is not None or start.values[:1] != end.values[:1]:
+            self._crowd_told = True
+            logger.warning(
+                "Source %r has more than %s rows of one %s: a row that gets this value later, with a smaller key, "
+                "is missed until the value moves on. Give each change a value of its own",
+                self.name,
+                f"{MOST_ROWS:,}",
+                self.cursor_column,
+            )
 
     def _set_end(self, plan: Plan, connection: Connection) -> None:
         if plan.end is None and self._definition.end_at is not None:
@@ -302,7 +321,7 @@ class SqlAlchemySource:
         written = checkpoint.get("cursor")
         if start != end or (written is None and self._definition.start_at == "now"):
             return checkpoint_after(self._used_plan, end)
-        return {} if written is None else {"cursor": written}
+        return {name: checkpoint[name] for name in ("cursor", "boundary") if checkpoint.get(name) is not None}
 
     def _current_pages(self, plan: Plan) -> Pages:
         if self._pages is None:
@@ -322,7 +341,9 @@ class SqlAlchemySource:
             case "beginning":
                 return BEGINNING
             case "now":
-                return newest_settled(self.name, self._current_pages(plan).watch, connection, plan, self._patience)
+                watch = self._current_pages(plan).watch
+                newest = newest_settled(self.name, watch, connection, plan, self._patience)
+                return at_present(connection, plan, newest)
             case value:
                 return position_after(plan, value, connection, inclusive=True)
 
@@ -369,6 +390,7 @@ class SqlAlchemySource:
     def _forget(self) -> None:
         self._census = Census(self._patience.clock)
         self._plan = self._started = self._pages = None
+        self._crowd_told = False
 
 
 def _schema_errors() -> type[DBAPIError]:

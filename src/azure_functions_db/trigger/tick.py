@@ -182,7 +182,7 @@ class Tick:
         fetched_at = self.settings.now()
         metadata = {"batch_id": batch_id, "attempt": attempts + 1, "fetched_at": fetched_at}
         with self.stage(Stage.NORMALIZE, batch_id):
-            events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata)
+            events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata, result.revisions)
         after = committed_checkpoint(
             result.next_checkpoint,
             before=position,
