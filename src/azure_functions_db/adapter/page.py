@@ -65,7 +65,7 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
     if start.boundary is not None and len(start.boundary) > limit:
         # Within many rows of one value, the delivered ones are read again only when the value is to be passed.
         page = _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
-        if page.more and are_tied(page.end.values[0], start.values[0]):
+        if page.rows and page.more and are_tied(page.end.values[0], start.values[0]):
             return page
     known = 0 if start.boundary is None else len(start.boundary)
     read = _read(connection, plan, start.at_value, limit + known + 1, bound)

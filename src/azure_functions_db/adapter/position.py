@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
 from azure_functions_db.adapter.boundary import boundary_in
+from azure_functions_db.adapter.zone import aware_utc, naive_utc
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 
@@ -52,6 +53,7 @@ def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
     definition = plan.definition
     parts = position.values or (None,) * len(definition.order_columns)
     told = dict(zip(definition.order_columns, parts, strict=True))
+    told |= {name: aware_utc(told[name]) for name in plan.utc_columns if name in told}
     key = {name: told[name] for name in definition.pk_columns}
     written: Checkpoint = {"cursor": serialize_position(told[definition.cursor_column], key)}
     if plan.reads_again:
@@ -95,6 +97,8 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
     if plan.dialect.name == "sqlite" and any(isinstance(part, dt.datetime) for part in parts):
         sample = connection.execute(plan.newest(BEGINNING)).scalar()
     return tuple(
-        values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
+        naive_utc(part, connection)
+        if name in plan.utc_columns
+        else values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
         for name, part in zip(names, parts, strict=False)
     )

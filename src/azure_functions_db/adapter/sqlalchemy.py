@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
 from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
+from azure_functions_db.adapter.zone import in_utc
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
@@ -203,7 +204,7 @@ class SqlAlchemySource:
             self._forget()
             plan = self._current_plan()
             self._current_pages(plan)
-            with self._connected(self._engine()) as connection:
+            with self._connected(plan) as connection:
                 read_page(connection, plan, BEGINNING, 1)
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
@@ -226,7 +227,7 @@ class SqlAlchemySource:
             plan = self._current_plan()
             if not plan.may_lack_cursor:
                 return 0
-            with self._connected(self._engine()) as connection:
+            with self._connected(plan) as connection:
                 return int(connection.execute(plan.without_cursor()).scalar_one())
 
     def late_commit_grade(self) -> Grade:
@@ -236,7 +237,7 @@ class SqlAlchemySource:
             watch = self._current_pages(plan).watch
             if watch is None:
                 return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
-            with self._connected(self._engine()) as connection:
+            with self._connected(plan) as connection:
                 watch.look(connection, plan, BEGINNING)
             return watch.grade
 
@@ -260,10 +261,11 @@ class SqlAlchemySource:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
         from azure_functions_db.adapter.counting import counted
 
-        with reading(self.name), self._connected(self._engine()) as connection:
+        with reading(self.name):
             plan = self._current_plan()
-            self._set_end(plan, connection)
-            return counted(connection, plan, self._position(plan, checkpoint, connection), most)
+            with self._connected(plan) as connection:
+                self._set_end(plan, connection)
+                return counted(connection, plan, self._position(plan, checkpoint, connection), most)
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
@@ -283,7 +285,7 @@ class SqlAlchemySource:
 
     def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
         plan = self._current_plan()
-        with self._connected(self._engine()) as connection:
+        with self._connected(plan) as connection:
             self._set_end(plan, connection)
             start = position(plan, connection)
             page = self._current_pages(plan).read(connection, plan, start, limit)
@@ -351,11 +353,12 @@ class SqlAlchemySource:
         return (self._provider or default_provider()).get_engine(self._config)
 
     @contextmanager
-    def _connected(self, engine: Engine) -> Iterator[Connection]:
+    def _connected(self, plan: Plan) -> Iterator[Connection]:
         """Lend a connection without a transaction, which would cost two round trips."""
-        with engine.connect() as connection:
+        with self._engine().connect() as connection:
             leave_transactions(connection)
-            yield connection
+            with in_utc(connection) if plan.utc_columns else nullcontext():
+                yield connection
 
     @property
     def _used_plan(self) -> Plan:
