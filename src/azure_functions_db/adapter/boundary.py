@@ -94,32 +94,27 @@ class Ties:
 
     def __init__(self, plan: Plan, header: Header) -> None:
         self._position_of = plan.positions(header)
-        # Which texts are the same is a matter of the database's collations.
-        self._collates = plan.dialect.name != "sqlite"
 
-    def at_start(self, rows: Sequence[Any], cursor: Any, boundary: Boundary) -> tuple[int, list[tuple[int, Mark]]]:
-        """Return how many rows lead at the cursor value, and which of them have not been delivered like this."""
-        count = sum(1 for _ in takewhile(lambda row: self._is_at(row, cursor), rows))
-        if isinstance(cursor, str) and self._collates:
-            known = [place for place, row in enumerate(rows) if self._key(row) in boundary.marks]
-            count = max(count, known[-1] + 1 if known else 0)
-        fresh = []
-        for place, row in enumerate(rows[:count]):
-            key, content = self._key(row), digest(row)
-            mark = boundary.marked(key, content)
-            if mark is not boundary.marks.get(key) and self._is_at(row, cursor):
-                fresh.append((place, mark))
-        return count, fresh
+    def at_start(self, rows: Sequence[Any], cursor: Any) -> int:
+        """Return how many rows lead at the cursor value."""
+        return sum(1 for _ in takewhile(lambda row: self.is_at(row, cursor), rows))
+
+    def fresh(self, rows: Sequence[Any], boundary: Boundary) -> list[tuple[int, bytes, Mark]]:
+        """Return the place, the key and the mark of each row that has not been delivered like this."""
+        marked = ((place, self._key(row), digest(row)) for place, row in enumerate(rows))
+        marks = [(place, key, boundary.marked(key, content)) for place, key, content in marked]
+        return [one for one in marks if one[2] is not boundary.marks.get(one[1])]
 
     def at_end(self, rows: Sequence[Any], cursor: Any, earlier: Boundary) -> dict[bytes, Mark] | None:
         """Return the marks of the rows that end at the cursor value, None if they are too many."""
-        tied = list(takewhile(lambda row: self._is_at(row, cursor), reversed(rows)))
+        tied = list(takewhile(lambda row: self.is_at(row, cursor), reversed(rows)))
         if len(tied) > MOST_ROWS:
             return None
         keys = ((self._key(row), digest(row)) for row in reversed(tied))
         return {key: earlier.marked(key, content) for key, content in keys}
 
-    def _is_at(self, row: Any, cursor: Any) -> bool:
+    def is_at(self, row: Any, cursor: Any) -> bool:
+        """Tell whether a row is at the cursor value."""
         return are_tied(self._position_of(row)[0], cursor)
 
     def _key(self, row: Any) -> bytes:

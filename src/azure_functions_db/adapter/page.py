@@ -62,18 +62,44 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
 
     Where the position has a boundary, the rows at its cursor value that were not delivered come first.
     """
-    if start.boundary is not None and len(start.boundary) > limit:
+    boundary = start.boundary
+    if boundary is None:
+        return _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
+    if len(boundary) > limit or _collates(plan, start):
         # Within many rows of one value, the delivered ones are read again only when the value is to be passed.
         page = _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
         if page.rows and page.more and are_tied(page.end.values[0], start.values[0]):
             return page
-    known = 0 if start.boundary is None else len(start.boundary)
-    read = _read(connection, plan, start.at_value, limit + known + 1, bound)
-    page = _page(plan, start, read, limit)
-    if start.boundary is not None and page.more and not page.rows and page.end == start:
+        if _collates(plan, start):
+            return _missed(connection, plan, start, limit, page) or page
+    # A statement is compiled for each number of rows: few numbers are enough.
+    known = 1 << len(boundary).bit_length()
+    page = _page(plan, start, _read(connection, plan, start.at_value, limit + known + 1, bound), limit)
+    if page.more and not page.rows and page.end == start:
         # Others' rows at this value are so many that the search for ours ended among them.
         return read_page(connection, plan, replace(start, boundary=None), limit, bound)
     return page
+
+
+def _collates(plan: Plan, start: Position) -> bool:
+    """Tell whether only the database knows which values are the same as this text."""
+    return plan.dialect.name != "sqlite" and isinstance(start.values[0], str)
+
+
+def _missed(connection: Connection, plan: Plan, start: Position, limit: int, ahead: Page) -> Page | None:
+    """Read the rows at the cursor value alone, and return those neither delivered nor ahead; None: there are none."""
+    read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, start.values[0])
+    ties = Ties(plan, read.header)
+    rows = [row for row in read.rows if ties.is_at(row, start.values[0])]
+    waiting = {key for _, key, _ in ties.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
+    fresh = [one for one in ties.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
+    if not fresh:
+        return None
+    kept = fresh[:limit]
+    boundary = (start.boundary or _NOTHING).joined({key: mark for _, key, mark in kept}, complete=False)
+    end = replace(start, boundary=boundary)
+    more = ahead.more or bool(ahead.rows) or len(fresh) > limit
+    return Page(read.header, [rows[place] for place, _, _ in kept], end, more, _labels(kept))
 
 
 def at_present(connection: Connection, plan: Plan, position: Position) -> Position:
@@ -118,8 +144,13 @@ def _share(plan: Plan, header: Header, rows: Sequence[Any]) -> list[Any]:
 
 def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
     """Return what was read without what had been delivered, cut to the limit."""
-    count, fresh = _fresh(plan, start, read)
-    rows = [*(read.rows[place] for place, _ in fresh), *read.rows[count:]] if count else read.rows
+    count = 0
+    fresh: list[tuple[int, bytes, Mark]] = []
+    if start.boundary:
+        ties = Ties(plan, read.header)
+        count = ties.at_start(read.rows, start.values[0])
+        fresh = ties.fresh(read.rows[:count], start.boundary)
+    rows = [*(read.rows[place] for place, _, _ in fresh), *read.rows[count:]] if count else read.rows
     if len(rows) <= limit:
         stands = start.boundary is not None and (read.last is None or are_tied(read.last.values[0], start.values[0]))
         if stands and not rows:
@@ -132,13 +163,6 @@ def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
     last = Position(plan.positions(read.header)(read.rows[stop - 1]))
     end = _end(plan, start, read.header, read.rows[:stop], last, more=True)
     return Page(read.header, rows[:limit], end, more=True, revisions=_labels(fresh[:limit]))
-
-
-def _fresh(plan: Plan, start: Position, read: _Reading) -> tuple[int, list[tuple[int, Mark]]]:
-    """Return how many rows are at the boundary's cursor value, and which of them have not been delivered."""
-    if not start.boundary:
-        return 0, []
-    return Ties(plan, read.header).at_start(read.rows, start.values[0], start.boundary)
 
 
 def _end(
@@ -158,8 +182,8 @@ def _end(
     return replace(last, boundary=None if marks is None else earlier.joined(marks, complete=not more))
 
 
-def _labels(fresh: Sequence[tuple[int, Mark]]) -> dict[int, str]:
-    return {place: mark.label for place, (_, mark) in enumerate(fresh) if mark.label}
+def _labels(fresh: Sequence[tuple[int, bytes, Mark]]) -> dict[int, str]:
+    return {place: mark.label for place, (_, _, mark) in enumerate(fresh) if mark.label}
 
 
 def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> tuple[Header, Sequence[Any]]:
