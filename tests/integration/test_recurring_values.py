@@ -290,3 +290,65 @@ def test_texts_that_the_collation_takes_for_the_same_are_neither_lost_nor_repeat
         assert reader.everything(2) == [(0, "e")]
         engine.dispose()
         provider.dispose_all()
+
+
+@pytest.mark.parametrize(
+    ("declared", "arguments", "grade", "word"),
+    [
+        ("integer UNIQUE", {}, "ok", "unique"),
+        ("integer", {}, "ok", "read again"),
+        ("date", {}, "ok", "read again"),
+        ("integer", {"in_flight": "ignore"}, "note", "plain polling"),
+    ],
+)
+def test_a_check_up_says_what_is_done_about_values_that_come_again(
+    declared: str, arguments: dict[str, Any], grade: str, word: str, engine: Engine, new_source: NewSource
+) -> None:
+    run(engine, f"CREATE TABLE t (id integer PRIMARY KEY, c {declared})")
+    assert found_by(new_source(**arguments)) == (grade, word)
+
+
+def found_by(source: SqlAlchemySource) -> tuple[str, str]:
+    [found] = [finding for finding in source.checkup() if finding.check == "cursor values"]
+    words = ("more than 1,000", "max() + 1", "unique", "ripens", "read again", "plain polling")
+    return found.grade, next(word for word in words if word in found.text)
+
+
+def test_a_check_up_tells_of_a_stamp_and_of_a_crowd(engine: Engine, new_source: NewSource) -> None:
+    run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c timestamp NOT NULL, n integer)")
+    assert found_by(new_source())[1] == ("read again" if engine.dialect.name == "sqlite" else "ripens")
+    with engine.begin() as connection:
+        rows = [{"id": number} for number in range(MOST_ROWS + 1)]
+        connection.execute(text("INSERT INTO t VALUES (:id, '2026-01-01 00:00:00', 1)"), rows)
+    assert found_by(new_source(cursor_column="n")) == ("warning", "more than 1,000")
+
+
+COUNTED = "UPDATE versions SET newest = newest + 1; UPDATE t SET c = (SELECT newest FROM versions) WHERE id = NEW.id"
+HIGHEST = 'UPDATE t SET c = (SELECT Max( "c" ) + 1 FROM t) WHERE id = NEW.id'
+
+
+@pytest.mark.parametrize(("taken", "grade"), [(COUNTED, "ok"), (HIGHEST, "warning")])
+def test_a_trigger_that_counts_hands_out_no_version_twice_and_the_other_one_is_found(
+    taken: str, grade: str, sqlite_database: str, provider: EngineProvider
+) -> None:
+    engine = create_engine(sqlite_database)
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE versions (newest INTEGER NOT NULL)",
+            "INSERT INTO versions VALUES (0)",
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, c INTEGER NOT NULL DEFAULT 0 UNIQUE)",
+            f"CREATE TRIGGER created AFTER INSERT ON t BEGIN {taken}; END",
+            f"CREATE TRIGGER changed AFTER UPDATE OF word ON t BEGIN {taken}; END",
+            "INSERT INTO t (id, word) VALUES (1, 'one')",
+            "INSERT INTO t (id, word) VALUES (2, 'two')",
+        ):
+            connection.exec_driver_sql(statement)
+    source = SqlAlchemySource(
+        url=sqlite_database, engine_provider=provider, table="t", cursor_column="c", pk_columns=["id"]
+    )
+    assert found_by(source)[0] == grade
+    reader = Reader(lambda: source)
+    assert reader.everything() == [(1, "one"), (2, "two")]
+    run(engine, "DELETE FROM t WHERE id = 2", "UPDATE t SET word = 'changed' WHERE id = 1")
+    assert reader.everything() == ([(1, "changed")] if taken is COUNTED else [])
+    engine.dispose()
