@@ -94,6 +94,7 @@ class Ties:
 
     def __init__(self, plan: Plan, header: Header) -> None:
         self._position_of = plan.positions(header)
+        self._content_of = plan.contents(header)
 
     def at_start(self, rows: Sequence[Any], cursor: Any) -> int:
         """Return how many rows lead at the cursor value."""
@@ -101,7 +102,7 @@ class Ties:
 
     def fresh(self, rows: Sequence[Any], boundary: Boundary) -> list[tuple[int, bytes, Mark]]:
         """Return the place, the key and the mark of each row that has not been delivered like this."""
-        marked = ((place, self._key(row), digest(row)) for place, row in enumerate(rows))
+        marked = ((place, self._key(row), self._content(row)) for place, row in enumerate(rows))
         marks = [(place, key, boundary.marked(key, content)) for place, key, content in marked]
         return [one for one in marks if one[2] is not boundary.marks.get(one[1])]
 
@@ -110,8 +111,12 @@ class Ties:
         tied = list(takewhile(lambda row: self.is_at(row, cursor), reversed(rows)))
         if len(tied) > MOST_ROWS:
             return None
-        keys = ((self._key(row), digest(row)) for row in reversed(tied))
+        keys = ((self._key(row), self._content(row)) for row in reversed(tied))
         return {key: earlier.marked(key, content) for key, content in keys}
+
+    def begins_alike(self, rows: Sequence[Any], cursor: Any) -> bool:
+        """Tell whether the first row's cursor can be compared with a value."""
+        return not rows or are_alike(self._position_of(rows[0])[0], cursor)
 
     def is_at(self, row: Any, cursor: Any) -> bool:
         """Tell whether a row is at the cursor value."""
@@ -120,12 +125,23 @@ class Ties:
     def _key(self, row: Any) -> bytes:
         return digest(self._position_of(row)[1:])
 
+    def _content(self, row: Any) -> bytes:
+        return digest(self._content_of(row))
+
 
 def are_tied(one: Any, other: Any) -> bool:
     """Tell whether two cursor values may be the same to the database; its collation may not tell texts apart."""
     if isinstance(one, str) and isinstance(other, str):
         return one == other or _folded(one) == _folded(other)
     return bool(one == other)
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Tell whether two cursor values can be compared: a migration may have changed their type."""
+    numbers = (int, float, Decimal)
+    if isinstance(one, dt.datetime) and isinstance(other, dt.datetime):
+        return (one.tzinfo is None) == (other.tzinfo is None)
+    return type(one) is type(other) or (isinstance(one, numbers) and isinstance(other, numbers))
 
 
 def digest(values: Sequence[Any]) -> bytes:

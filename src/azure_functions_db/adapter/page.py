@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.boundary import MOST_ROWS, Boundary, Ties, are_tied
+from azure_functions_db.adapter.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
@@ -74,9 +74,11 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
             return _missed(connection, plan, start, limit, page) or page
     # A statement is compiled for each number of rows: few numbers are enough.
     known = 1 << len(boundary).bit_length()
-    page = _page(plan, start, _read(connection, plan, start.at_value, limit + known + 1, bound), limit)
-    if page.more and not page.rows and page.end == start:
-        # Others' rows at this value are so many that the search for ours ended among them.
+    read = _read(connection, plan, start.at_value, limit + known + 1, bound)
+    page = _page(plan, start, read, limit)
+    # The search for our share may have ended among others' rows at this value, or its type may have changed.
+    is_stuck = page.more and not page.rows and page.end == start
+    if is_stuck or not Ties(plan, read.header).begins_alike(read.rows, start.values[0]):
         return read_page(connection, plan, replace(start, boundary=None), limit, bound)
     return page
 
@@ -175,7 +177,8 @@ def _end(
         return last
     cursor = last.values[0]
     stays = bool(start.values) and are_tied(start.values[0], cursor)
-    if stays and start.boundary is None and not start.inclusive:
+    is_another = bool(start.values) and not are_alike(start.values[0], cursor)
+    if is_another or (stays and start.boundary is None and not start.inclusive):
         return last  # Which rows were delivered at this value is not known.
     earlier = (start.boundary if stays else None) or _NOTHING
     marks = Ties(plan, header).at_end(passed, cursor, earlier)

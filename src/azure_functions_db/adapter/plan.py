@@ -197,6 +197,12 @@ class Plan:
         places = [extra.get(name, header.names.index(name)) for name in self.definition.order_columns]
         return lambda row: tuple(values.storable(row[place]) for place in places)
 
+    def contents(self, header: Header) -> Callable[[Any], list[Any]]:
+        """Return a function that takes everything but the position out of a raw row."""
+        order = self.definition.order_columns
+        places = [place for place, name in enumerate(self._own(header)) if name not in order]
+        return lambda row: [row[place] for place in places]
+
     def _raw(self, names: Sequence[str]) -> Select[Any]:
         """Select columns of the position, to be had as the driver gives them."""
         from sqlalchemy import select, type_coerce

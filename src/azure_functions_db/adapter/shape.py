@@ -10,7 +10,7 @@ from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.tables import refreshed, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Index, Table, TextClause
     from sqlalchemy.types import TypeEngine
@@ -140,22 +140,21 @@ def _shape_of(engine: Engine, table: Table) -> Shape:
 
     # SQLAlchemy reads the columns of MySQL out of its DDL, with backticks inside of a name still doubled.
     types = {one.name.replace("``", "`"): one.type for one in table.columns}
-    hidden = _hidden(engine, table, types)
+    hidden = _hidden(engine, table)
     if all(name in table.columns for name in types):
         return Shape(table, types, table, hidden)
     named = lightweight(table.name, *(column(name, kind) for name, kind in types.items()), schema=table.schema)
     return Shape(named, types, table, hidden)
 
 
-def _hidden(engine: Engine, table: Table, names: Iterable[str]) -> frozenset[str]:
+def _hidden(engine: Engine, table: Table) -> frozenset[str]:
     """Return the invisible columns, which only MySQL and MariaDB have."""
-    from sqlalchemy import select, text
-
     if engine.dialect.name not in {"mysql", "mariadb"}:
         return frozenset()
     with engine.connect() as connection:
-        result = connection.execute(select(text("*")).select_from(table).where(text("1 = 0")))
-        return frozenset(names) - set(result.keys())
+        name = engine.dialect.identifier_preparer.format_table(table).replace("%", "%%")
+        columns = connection.exec_driver_sql(f"SHOW COLUMNS FROM {name}").all()
+    return frozenset(column.Field for column in columns if "INVISIBLE" in column.Extra.upper())
 
 
 def _described(connection: Connection, cursor: Any) -> dict[str, TypeEngine[Any]]:
