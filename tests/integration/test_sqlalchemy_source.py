@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Connection, Engine, event, inspect, text
 
-from azure_functions_db import DbConfig, EngineProvider, FetchError, SourceConfigurationError, SqlAlchemySource
+from azure_functions_db import (
+    DbConfig,
+    EngineProvider,
+    FetchError,
+    PollTrigger,
+    RowChange,
+    SourceConfigurationError,
+    SqlAlchemySource,
+)
+from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.position import Position
+from azure_functions_db.state.memory import MemoryStateStore
 from tests.conftest import temporary_database
 
 if TYPE_CHECKING:
@@ -348,6 +358,35 @@ def test_partitions_share_every_row_once(engine: Engine, new_source: NewSource) 
         shares = [[record["n"] for record in everything(whole.partitioned(i, 3), 4)] for i in range(3)]
         assert sorted(n for share in shares for n in share) == list(range(-20, 40))
         assert all(len(share) > 5 for share in shares)
+
+
+@pytest.mark.parametrize("key", [["n"], ["n", "m"]])
+def test_a_row_whose_key_is_null_belongs_to_one_share(key: list[str], engine: Engine, new_source: NewSource) -> None:
+    run(
+        engine,
+        "CREATE TABLE t (id integer PRIMARY KEY, c integer, n integer, m integer)",
+        "INSERT INTO t VALUES (0, 0, NULL, NULL), (1, 1, 1, NULL), (2, 2, 2, 2)",
+    )
+    shares = [everything(new_source(pk_columns=key, partition=(share, 3)), 1) for share in range(3)]
+    assert sorted(record["id"] for share in shares for record in share) == [0, 1, 2]
+
+
+def test_a_rare_share_behind_thousands_of_others_rows_is_found_in_two_ticks(
+    engine: Engine, new_source: NewSource
+) -> None:
+    share = Partition(0, 2)
+    names = [f"key {number}" for number in range(13_000)]
+    others = [name for name in names if not share.takes([name])][:6_000]
+    ours = next(name for name in names if share.takes([name]))
+    run(engine, "CREATE TABLE t (id varchar(20) PRIMARY KEY, c integer)")
+    rows = ", ".join(f"('{name}', {number})" for number, name in enumerate([*others, ours]))
+    run(engine, f"INSERT INTO t VALUES {rows}", "CREATE INDEX by_c ON t (c, id)")
+    source = new_source(partition=(0, 2))
+    poller = PollTrigger(name="p", source=source, checkpoint_store=MemoryStateStore(), batch_size=10)
+    found: list[RowChange] = []
+    for _ in range(2):
+        poller.run(timer=None, handler=found.extend)
+    assert [change.pk["id"] for change in found] == [ours]
 
 
 # A changing schema

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
+from sqlalchemy import text
+
 from azure_functions_db.adapter import values
+from azure_functions_db.adapter.boundary import MOST_ROWS
 from azure_functions_db.adapter.explain import plan_words
 from azure_functions_db.adapter.indexes import missing_index
+from azure_functions_db.adapter.page import at_present
+from azure_functions_db.adapter.position import Position
 from azure_functions_db.core.clocks import clock_finding, database_now
 from azure_functions_db.core.types import Finding
 
@@ -17,13 +23,14 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.adapter.horizon import Grade
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.adapter.plan import Plan, Recurrence
 
 
 def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:
     """Look at the index, the cursor and the clock of a source's database."""
     yield _index(plan, connection)
     yield _cursor_type(plan)
+    yield _recurring_values(plan, connection)
     yield _null_cursors(plan, connection)
     yield clock_finding("database clock", database_now(connection))
 
@@ -65,9 +72,47 @@ def _null_cursors(plan: Plan, connection: Connection) -> Finding:
     )
 
 
+def _recurring_values(plan: Plan, connection: Connection) -> Finding:
+    """Say why a cursor value that was passed does not come again, or what is done about it."""
+    told: dict[Recurrence, str] = {
+        "unique": "unique: a value belongs to one row",
+        "ripens": f"ripens ({10 ** -_fraction(_kind(plan), plan.dialect.name):g} s): passed when the clock has",
+        "read again": "read again: the newest value is looked at once more, rows are told apart by key and content",
+    }
+    if _takes_the_highest_and_one_more(plan, connection):
+        remedy = "count in a table of its own: UPDATE versions SET newest = newest + 1, then take newest"
+        return Finding("cursor values", "warning", "a trigger takes max() + 1: a deleted row's comes again", remedy)
+    if plan.recurrence == "ignored":
+        return Finding("cursor values", "note", 'read once: in_flight="ignore" is plain polling')
+    if plan.recurrence == "read again" and _is_crowded(plan, connection):
+        crowd = f"more than {MOST_ROWS:,} rows have the newest value: it is not read again"
+        return Finding("cursor values", "warning", crowd, "give each change a value of its own")
+    return Finding("cursor values", "ok", told[plan.recurrence])
+
+
+def _is_crowded(plan: Plan, connection: Connection) -> bool:
+    last = connection.execute(plan.last()).first()
+    return (
+        last is not None and at_present(connection, plan, Position(tuple(map(values.storable, last)))).boundary is None
+    )
+
+
+def _takes_the_highest_and_one_more(plan: Plan, connection: Connection) -> bool:
+    """Tell whether a trigger of SQLite makes the cursor out of the rows that happen to be there."""
+    if plan.dialect.name != "sqlite" or plan.definition.table is None:
+        return False
+    triggers = text("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :name COLLATE NOCASE")
+    highest = re.compile(rf"\bmax\s*\(\s*\W?{re.escape(plan.definition.cursor_column)}\W?\s*\)", re.IGNORECASE)
+    return any(highest.search(sql) for sql in connection.execute(triggers, {"name": plan.definition.table}).scalars())
+
+
+def _kind(plan: Plan) -> TypeEngine[Any]:
+    return plan.shape.types[plan.definition.cursor_column]
+
+
 def _cursor_type(plan: Plan) -> Finding:
     name = plan.definition.cursor_column
-    kind = plan.shape.types[name]
+    kind = _kind(plan)
     shown = (
         f"{name} {kind.compile(dialect=plan.dialect)}" if _compiles(kind, plan) else f"{name} {values.type_name(kind)}"
     )

@@ -138,7 +138,7 @@ class DrainingWatch(Watch):
 
     def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
         """Return the newest cursor value after a position, and what else is to be seen at that moment."""
-        bounded = self._settle is not None
+        bounded, start = self._settle is not None, start.at_value
         newest = plan.newest(start, bounded=bounded)
         parameters = plan.parameters(start.values)
         if self._settle is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.adapter.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 from azure_functions_db.adapter.shape import Header, header_of
@@ -12,15 +13,20 @@ from azure_functions_db.adapter.wire import is_same_in_binary, rows_of
 from azure_functions_db.core.single import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection, Select
 
+    from azure_functions_db.adapter.boundary import Mark
     from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.adapter.wire import Wording
 
-# A share of a partitioned source is looked for in this many chunks before a fetch returns what it has.
-_CHUNKS = 8
+# A share that only Python can pick is looked for among this many rows before a fetch returns what it has,
+# in chunks that grow up to this size.
+_SEARCHED_ROWS = 50_000
+_CHUNK_ROWS = 5_000
+
+_NOTHING = Boundary()
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,18 @@ class Page:
     rows: Sequence[Any]
     end: Position
     more: bool
+    revisions: Mapping[int, str] = field(default_factory=dict)
+    """What tells a row from its earlier delivery at the same cursor value, by its place in the page."""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Rows of a source's share, the last position looked at, and whether there was nothing behind it."""
+
+    header: Header
+    rows: Sequence[Any]
+    last: Position | None
+    is_end: bool
 
 
 def empty_page(start: Position) -> Page:
@@ -39,28 +57,82 @@ def empty_page(start: Position) -> Page:
 
 
 def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Any = None) -> Page:
-    """Read the rows after a position, at most up to a cursor value if a bound is given."""
-    partition = plan.definition.partition
-    if partition is None or plan.partitions_in_sql:
-        return _cut(plan, *_rows(connection, plan, start, limit + 1, bound), start, limit)
-    return _read_share(connection, plan, start, limit, bound)
+    """Read the rows after a position, at most up to a cursor value if a bound is given.
+
+    Where the position has a boundary, the rows at its cursor value that were not delivered come first.
+    """
+    boundary = start.boundary
+    if boundary is None:
+        return _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
+    if len(boundary) > limit or _collates(plan, start):
+        # Within many rows of one value, the delivered ones are read again only when the value is to be passed.
+        page = _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
+        if page.rows and page.more and are_tied(page.end.values[0], start.values[0]):
+            return page
+        if _collates(plan, start):
+            return _missed(connection, plan, start, limit, page) or page
+    # A statement is compiled for each number of rows: few numbers are enough.
+    known = 1 << len(boundary).bit_length()
+    read = _read(connection, plan, start.at_value, limit + known + 1, bound)
+    page = _page(plan, start, read, limit)
+    # The search for our share may have ended among others' rows at this value, or its type may have changed.
+    is_stuck = page.more and not page.rows and page.end == start
+    if is_stuck or not Ties(plan, read.header).begins_alike(read.rows, start.values[0]):
+        return read_page(connection, plan, replace(start, boundary=None), limit, bound)
+    return page
 
 
-def _read_share(connection: Connection, plan: Plan, start: Position, limit: int, bound: Any) -> Page:
-    """Read on until a page of this share is full: which rows belong to it is known only here."""
-    chunk = limit * plan.definition.partition.count  # type: ignore[union-attr]  # only called with one
+def _collates(plan: Plan, start: Position) -> bool:
+    """Tell whether only the database knows which values are the same as this text."""
+    return plan.dialect.name != "sqlite" and isinstance(start.values[0], str)
+
+
+def _missed(connection: Connection, plan: Plan, start: Position, limit: int, ahead: Page) -> Page | None:
+    """Read the rows at the cursor value alone, and return those neither delivered nor ahead; None: there are none."""
+    read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, start.values[0])
+    ties = Ties(plan, read.header)
+    rows = [row for row in read.rows if ties.is_at(row, start.values[0])]
+    waiting = {key for _, key, _ in ties.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
+    fresh = [one for one in ties.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
+    if not fresh:
+        return None
+    kept = fresh[:limit]
+    boundary = (start.boundary or _NOTHING).joined({key: mark for _, key, mark in kept}, complete=False)
+    end = replace(start, boundary=boundary)
+    more = ahead.more or bool(ahead.rows) or len(fresh) > limit
+    return Page(read.header, [rows[place] for place, _, _ in kept], end, more, _labels(kept))
+
+
+def at_present(connection: Connection, plan: Plan, position: Position) -> Position:
+    """Return the position with all rows that are at its cursor value now taken for delivered."""
+    if not plan.reads_again or not position.values:
+        return position
+    page = read_page(connection, plan, Position(position.values[:1], inclusive=True), MOST_ROWS, position.values[0])
+    return replace(position, boundary=None if page.more else page.end.boundary)
+
+
+def _read(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> _Reading:
+    if plan.definition.partition is not None and not plan.partitions_in_sql:
+        return _read_share(connection, plan, start, count, bound)
+    header, rows = _rows(connection, plan, start, count, bound)
+    last = Position(plan.positions(header)(rows[-1])) if rows else None
+    return _Reading(header, rows, last, is_end=len(rows) < count)
+
+
+def _read_share(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> _Reading:
+    """Read on until there are enough rows of this share: which rows belong to it is known only here."""
     taken: list[Any] = []
-    header = Header((), ())
-    for _ in range(_CHUNKS):
-        header, rows = _rows(connection, plan, start, chunk + 1, bound)
-        taken += _share(plan, header, rows[:chunk])
-        if len(taken) > limit:
-            return _cut(plan, header, taken, start, limit)
-        if rows:
-            start = Position(plan.positions(header)(rows[:chunk][-1]))
-        if len(rows) <= chunk:
-            return Page(header, taken, start, more=False)
-    return Page(header, taken, start, more=True)
+    header, last = Header((), ()), None
+    chunk, searched = count * plan.definition.partition.count, 0  # type: ignore[union-attr]  # only called with one
+    while len(taken) < count and searched < _SEARCHED_ROWS:
+        header, rows = _rows(connection, plan, last or start, chunk, bound)
+        taken += _share(plan, header, rows)
+        last = Position(plan.positions(header)(rows[-1])) if rows else last
+        if len(rows) < chunk:
+            return _Reading(header, taken, last, is_end=True)
+        searched += chunk
+        chunk = max(chunk, min(2 * chunk, _CHUNK_ROWS))
+    return _Reading(header, taken, last, is_end=False)
 
 
 def _share(plan: Plan, header: Header, rows: Sequence[Any]) -> list[Any]:
@@ -71,10 +143,49 @@ def _share(plan: Plan, header: Header, rows: Sequence[Any]) -> list[Any]:
     return [row for row in rows if takes([position_of(row)[place] for place in places])]
 
 
-def _cut(plan: Plan, header: Header, rows: Sequence[Any], start: Position, limit: int) -> Page:
-    kept = rows[:limit]
-    end = Position(plan.positions(header)(kept[-1])) if kept else start
-    return Page(header, kept, end, more=len(rows) > limit)
+def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
+    """Return what was read without what had been delivered, cut to the limit."""
+    count = 0
+    fresh: list[tuple[int, bytes, Mark]] = []
+    if start.boundary:
+        ties = Ties(plan, read.header)
+        count = ties.at_start(read.rows, start.values[0])
+        fresh = ties.fresh(read.rows[:count], start.boundary)
+    rows = [*(read.rows[place] for place, _, _ in fresh), *read.rows[count:]] if count else read.rows
+    if len(rows) <= limit:
+        stands = start.boundary is not None and (read.last is None or are_tied(read.last.values[0], start.values[0]))
+        if stands and not rows:
+            return replace(empty_page(start), more=not read.is_end)
+        last = Position(start.values) if stands and not read.is_end else read.last
+        end = _end(plan, start, read.header, read.rows, last, more=not read.is_end)
+        return Page(read.header, rows, end, not read.is_end, _labels(fresh))
+    # The end is the last row before the first one that stays behind, so that delivered ones in between count.
+    stop = fresh[limit][0] if limit < len(fresh) else count + limit - len(fresh)
+    last = Position(plan.positions(read.header)(read.rows[stop - 1]))
+    end = _end(plan, start, read.header, read.rows[:stop], last, more=True)
+    return Page(read.header, rows[:limit], end, more=True, revisions=_labels(fresh[:limit]))
+
+
+def _end(
+    plan: Plan, start: Position, header: Header, passed: Sequence[Any], last: Position | None, *, more: bool
+) -> Position:
+    """Return the position behind the rows that were passed, which remembers those at its cursor value."""
+    if last is None:
+        return start
+    if not plan.reads_again:
+        return last
+    cursor = last.values[0]
+    stays = bool(start.values) and are_tied(start.values[0], cursor)
+    is_another = bool(start.values) and not are_alike(start.values[0], cursor)
+    if is_another or (stays and start.boundary is None and not start.inclusive):
+        return last  # Which rows were delivered at this value is not known.
+    earlier = (start.boundary if stays else None) or _NOTHING
+    marks = Ties(plan, header).at_end(passed, cursor, earlier)
+    return replace(last, boundary=None if marks is None else earlier.joined(marks, complete=not more))
+
+
+def _labels(fresh: Sequence[tuple[int, bytes, Mark]]) -> dict[int, str]:
+    return {place: mark.label for place, (_, _, mark) in enumerate(fresh) if mark.label}
 
 
 def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> tuple[Header, Sequence[Any]]:

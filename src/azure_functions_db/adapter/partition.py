@@ -37,8 +37,10 @@ class Partition:
         return f"{self.index}/{self.count}"
 
     def condition(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Return the share of an integer key as SQL; the second modulo lifts negative remainders."""
-        return ((key % self.count) + self.count) % self.count == self.index
+        """Return the share of an integer key as SQL: the second modulo lifts negative remainders, NULL counts as 0."""
+        from sqlalchemy import func
+
+        return func.coalesce(((key % self.count) + self.count) % self.count, 0) == self.index
 
     def takes(self, key: Sequence[Any]) -> bool:
         """Tell whether a key of any type belongs to this share."""

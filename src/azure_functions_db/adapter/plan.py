@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.adapter import keyset, values
 from azure_functions_db.adapter.rows import row_builder
 from azure_functions_db.adapter.shape import bound_text
 from azure_functions_db.adapter.wire import wording
+from azure_functions_db.adapter.zone import aware_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.adapter.wire import Wording
     from azure_functions_db.core.types import RawRecord
+
+Recurrence = Literal["ignored", "unique", "ripens", "read again"]
 
 BOUND = "azfdb_bound"
 END = "azfdb_end"
@@ -61,6 +64,14 @@ class Plan:
     def order(self) -> list[ColumnElement[Any]]:
         """The columns of the position: cursor, then key."""
         return [self.shape.column(name) for name in self.definition.order_columns]
+
+    @cached_property
+    def utc_columns(self) -> frozenset[str]:
+        """The TIMESTAMP columns of MySQL and MariaDB, where the cursor or key has one: they are read in UTC."""
+        if self.dialect.name not in {"mysql", "mariadb"}:
+            return frozenset()
+        found = frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
+        return frozenset() if found.isdisjoint(self.definition.order_columns) else found
 
     @cached_property
     def exact(self) -> dict[str, ColumnElement[Any]]:
@@ -115,6 +126,21 @@ class Plan:
         newest = self._raw(self.definition.order_columns).where(*found)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
+    @cached_property
+    def reads_again(self) -> bool:
+        """Whether a cursor value may be handed out once more after it was passed, and so is read again."""
+        return self.recurrence == "read again"
+
+    @cached_property
+    def recurrence(self) -> Recurrence:
+        """Why a cursor value that was passed cannot come again, or what is done about it."""
+        column = self.definition.cursor_column
+        if self.definition.in_flight == "ignore":
+            return "ignored"
+        if self.definition.pk_columns == (column,) or self.shape.is_unique(column, self.dialect):
+            return "unique"
+        return "ripens" if self.shape.is_stamped(column, self.dialect) else "read again"
+
     @property
     def may_lack_cursor(self) -> bool:
         """Whether the cursor can be NULL at all."""
@@ -151,14 +177,31 @@ class Plan:
         """Tell whether a result has the columns that this plan was made for, of the types it had before."""
         if self._builders and header not in self._builders:
             return False
-        expected = self.definition.columns and self.definition.needed_columns
-        return tuple(expected or self.shape.types) == self._own(header)
+        return self._expected == self._own(header)
+
+    @cached_property
+    def _expected(self) -> tuple[str, ...]:
+        """The columns of a record."""
+        if self.definition.columns is not None:
+            return self.definition.needed_columns
+        return (*(name for name in self.shape.types if name not in self.shape.hidden), *self._unstarred)
+
+    @property
+    def _unstarred(self) -> list[str]:
+        """The columns that are needed and that a star does not bring."""
+        return [name for name in self.definition.needed_columns if name in self.shape.hidden]
 
     def positions(self, header: Header) -> Callable[[Any], tuple[Any, ...]]:
         """Return a function that takes the position out of a raw row."""
         extra = {name: len(self._own(header)) + i for i, name in enumerate(self.exact)}
         places = [extra.get(name, header.names.index(name)) for name in self.definition.order_columns]
         return lambda row: tuple(values.storable(row[place]) for place in places)
+
+    def contents(self, header: Header) -> Callable[[Any], list[Any]]:
+        """Return a function that takes everything but the position out of a raw row."""
+        order = self.definition.order_columns
+        places = [place for place, name in enumerate(self._own(header)) if name not in order]
+        return lambda row: [row[place] for place in places]
 
     def _raw(self, names: Sequence[str]) -> Select[Any]:
         """Select columns of the position, to be had as the driver gives them."""
@@ -184,6 +227,8 @@ class Plan:
         return row_builder(names, converters, len(self.exact))
 
     def _converter(self, name: str, code: Any) -> Callable[[Any], Any] | None:
+        if name in self.utc_columns:
+            return aware_utc
         kind = self.shape.types.get(name)
         return None if kind is None else values.converter(kind, self.dialect, code)
 
@@ -193,7 +238,8 @@ class Plan:
         extras = [expression.label(f"azfdb_exact{i}") for i, expression in enumerate(self.exact.values())]
         if self.definition.columns is None:
             # A star also brings the column that a migration added a minute ago.
-            return select(text("*"), *extras).select_from(self.shape.relation)
+            named = [self.shape.column(name) for name in self._unstarred]
+            return select(text("*"), *named, *extras).select_from(self.shape.relation)
         return select(*(self.shape.column(name) for name in self.definition.needed_columns), *extras)
 
     def _filtered(self, everything: Select[Any], start: Position) -> Select[Any]:

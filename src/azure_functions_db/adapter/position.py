@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
+from azure_functions_db.adapter.boundary import boundary_in
+from azure_functions_db.adapter.zone import aware_utc, naive_utc
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from azure_functions_db.adapter.boundary import Boundary
     from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.core.types import Checkpoint, CursorValue
 
@@ -23,11 +26,18 @@ if TYPE_CHECKING:
 class Position:
     """The driver's values of cursor and key; nothing means the beginning.
 
-    ``inclusive`` is the wish to start *at* a cursor instead of after it.
+    ``inclusive`` is the wish to start *at* a cursor instead of after it. ``boundary`` is what was delivered at
+    the cursor, None where it is not read again.
     """
 
     values: tuple[Any, ...] = ()
     inclusive: bool = False
+    boundary: Boundary | None = None
+
+    @property
+    def at_value(self) -> Position:
+        """The position from which the rows still to be delivered are to be looked for."""
+        return self if self.boundary is None else Position(self.values[:1], inclusive=True)
 
     @property
     def form(self) -> Hashable:
@@ -43,8 +53,12 @@ def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
     definition = plan.definition
     parts = position.values or (None,) * len(definition.order_columns)
     told = dict(zip(definition.order_columns, parts, strict=True))
+    told |= {name: aware_utc(told[name]) for name in plan.utc_columns if name in told}
     key = {name: told[name] for name in definition.pk_columns}
-    return {"cursor": serialize_position(told[definition.cursor_column], key)}
+    written: Checkpoint = {"cursor": serialize_position(told[definition.cursor_column], key)}
+    if plan.reads_again:
+        written["boundary"] = None if position.boundary is None else position.boundary.written(parts[0])
+    return written
 
 
 def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position | None:
@@ -58,7 +72,9 @@ def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> P
     told = {**dict(zip(plan.definition.pk_columns, key, strict=True)), plan.definition.cursor_column: cursor}
     if isinstance(written, list):
         told = {name: values.coerced(value, plan.shape.types[name]) for name, value in told.items()}
-    return Position(_as_driver_values(plan, [told[name] for name in plan.definition.order_columns], connection))
+    found = _as_driver_values(plan, [told[name] for name in plan.definition.order_columns], connection)
+    boundary = boundary_in(checkpoint.get("boundary"), found[0]) if plan.reads_again else None
+    return Position(found, boundary=boundary)
 
 
 def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, inclusive: bool = False) -> Position:
@@ -81,6 +97,8 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
     if plan.dialect.name == "sqlite" and any(isinstance(part, dt.datetime) for part in parts):
         sample = connection.execute(plan.newest(BEGINNING)).scalar()
     return tuple(
-        values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
+        naive_utc(part, connection)
+        if name in plan.utc_columns
+        else values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
         for name, part in zip(names, parts, strict=False)
     )

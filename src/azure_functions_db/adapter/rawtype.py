@@ -1,8 +1,8 @@
-"""A type of value that passes between driver and database untouched."""
+"""Types of values that pass between driver and database untouched."""
 
 from __future__ import annotations
 
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.types import String, UserDefinedType
 
 
 class Raw(UserDefinedType[object]):
@@ -13,3 +13,11 @@ class Raw(UserDefinedType[object]):
     def get_col_spec(self, **_options: object) -> str:
         """Never asked for: no column is made of it."""
         raise NotImplementedError
+
+
+class ENUM(String):
+    """A text of a query that MySQL sorts by its place in a list; its values are left as they are."""
+
+
+class SET(String):
+    """Texts of a query that MySQL sorts by their places in a list; their values are left as they are."""

@@ -91,6 +91,8 @@ class Pages:
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
+        if start.boundary is not None and read_page(connection, plan, start, 1) == empty_page(start):
+            return empty_page(start)  # Nothing has come: nobody needs to be looked for.
         patience = self._patience
         deadline = patience.clock() + patience.wait_seconds + watch.ripening_seconds
         while watch.look(connection, plan, start):

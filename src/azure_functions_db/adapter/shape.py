@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from azure_functions_db.adapter import values
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.tables import refreshed, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Table, TextClause
+    from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Index, Table, TextClause
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.adapter.definition import Definition
+
+
+# Of a column in MySQL's wire protocol.
+_ENUM_FLAG = 256
+_SET_FLAG = 2048
 
 
 class Header(NamedTuple):
@@ -32,6 +38,8 @@ class Shape:
     types: Mapping[str, TypeEngine[Any]]
     table: Table | None = None
     """The table as it was reflected; None for a query."""
+    hidden: frozenset[str] = frozenset()
+    """The columns that have to be named because a star does not bring them."""
 
     def column(self, name: str) -> ColumnElement[Any]:
         """Return the column to use in an expression."""
@@ -40,6 +48,23 @@ class Shape:
     def may_be_null(self, name: str) -> bool:
         """Tell whether the column can hold NULL; a query does not say."""
         return self.table is None or name not in self.table.columns or bool(self.table.columns[name].nullable)
+
+    def is_unique(self, name: str, dialect: Dialect) -> bool:
+        """Tell whether the database gives a value of this column to one row only."""
+        column = None if self.table is None else self.table.columns.get(name)
+        if column is None:
+            return False
+        if dialect.name == "mssql" and values.type_name(column.type) in {"ROWVERSION", "TIMESTAMP"}:
+            return True
+        return [name] in _unique_columns(column.table)
+
+    def is_stamped(self, name: str, dialect: Dialect) -> bool:
+        """Tell whether the late-commit watch lets the column's values ripen until a clock has passed them.
+
+        Not so for a query or a view (which has no key), where a value may be rounded by any expression.
+        """
+        ripens = dialect.name in {"postgresql", "mysql", "mariadb"} and values.is_temporal(self.types[name])
+        return ripens and self.table is not None and bool(self.table.primary_key.columns)
 
     def require(self, names: Sequence[str]) -> None:
         """Refuse names that are no columns, with the ones that are."""
@@ -52,12 +77,12 @@ class Shape:
 
 def table_shape(engine: Engine, name: str, schema: str | None) -> Shape:
     """Return the table's shape as it is remembered."""
-    return _shape_of(table_of(engine, name, schema))
+    return _shape_of(engine, table_of(engine, name, schema))
 
 
 def renewed_table_shape(engine: Engine, known: Table) -> Shape:
     """Return the table's shape as it is now."""
-    return _shape_of(refreshed(engine, known))
+    return _shape_of(engine, refreshed(engine, known))
 
 
 def query_shape(connection: Connection, definition: Definition) -> Shape:
@@ -67,7 +92,7 @@ def query_shape(connection: Connection, definition: Definition) -> Shape:
     query = bound_text(f"{definition.query}\n", definition)
     empty = select(text("*")).select_from(query.columns().subquery("azfdb_source")).where(text("1 = 0"))
     with connection.execute(empty) as result:
-        described = _described(connection, result.cursor.description)
+        described = _described(connection, result.cursor)
     if connection.dialect.name == "sqlite":
         described |= _declared(connection, query)
     columns = [column(name, kind) for name, kind in described.items()]
@@ -95,25 +120,82 @@ def header_of(dialect: Dialect, description: Sequence[Any]) -> Header:
     return Header(names, tuple(_type_code(column[1]) for column in description))
 
 
-def _shape_of(table: Table) -> Shape:
+def _unique_columns(table: Table) -> list[list[str]]:
+    """Return the columns of each rule that lets a value appear once; one for a part of the rows does not count."""
+    from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
+
+    rules = [one for one in table.constraints if isinstance(one, PrimaryKeyConstraint | UniqueConstraint)]
+    indexes = [index for index in table.indexes if index.unique and not _is_partial(index)]
+    indexes = [index for index in indexes if len(index.expressions) == len(index.columns)]
+    return [[column.name for column in rule.columns] for rule in [*rules, *indexes]]
+
+
+def _is_partial(index: Index) -> bool:
+    return any(options.get("where") is not None for options in index.dialect_options.values())
+
+
+def _shape_of(engine: Engine, table: Table) -> Shape:
     from sqlalchemy import column
     from sqlalchemy import table as lightweight
 
     # SQLAlchemy reads the columns of MySQL out of its DDL, with backticks inside of a name still doubled.
     types = {one.name.replace("``", "`"): one.type for one in table.columns}
+    hidden = _hidden(engine, table)
     if all(name in table.columns for name in types):
-        return Shape(table, types, table)
+        return Shape(table, types, table, hidden)
     named = lightweight(table.name, *(column(name, kind) for name, kind in types.items()), schema=table.schema)
-    return Shape(named, types, table)
+    return Shape(named, types, table, hidden)
 
 
-def _described(connection: Connection, description: Sequence[Any]) -> dict[str, TypeEngine[Any]]:
+def _hidden(engine: Engine, table: Table) -> frozenset[str]:
+    """Return the invisible columns, which only MySQL and MariaDB have."""
+    if engine.dialect.name not in {"mysql", "mariadb"}:
+        return frozenset()
+    with engine.connect() as connection:
+        name = engine.dialect.identifier_preparer.format_table(table).replace("%", "%%")
+        columns = connection.exec_driver_sql(f"SHOW COLUMNS FROM {name}").all()
+    return frozenset(column.Field for column in columns if "INVISIBLE" in column.Extra.upper())
+
+
+def _described(connection: Connection, cursor: Any) -> dict[str, TypeEngine[Any]]:
+    header = header_of(connection.dialect, cursor.description)
+    kind_of = _mysql_kind if connection.dialect.name in {"mysql", "mariadb"} else _kind
+    known, flags = _driver_types(connection.dialect.name), _flags(cursor, len(header.names))
+    return {
+        name: kind_of(known, code, column, flag)
+        for name, code, column, flag in zip(header.names, header.codes, cursor.description, flags, strict=True)
+    }
+
+
+def _kind(known: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
-    known = _driver_types(connection.dialect.name)
-    header = header_of(connection.dialect, description)
-    kinds = (known.get(code, types.NullType) for code in header.codes)
-    return {name: kind() for name, kind in zip(header.names, kinds, strict=True)}
+    kind = known.get(code, types.NullType)()
+    if isinstance(kind, types.DateTime) and hasattr(kind, "precision"):
+        kind.precision = column[4]
+    return kind  # type: ignore[no-any-return]  # by the table of types
+
+
+def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
+    from sqlalchemy import types
+
+    from azure_functions_db.adapter import rawtype
+
+    if flags & _ENUM_FLAG:
+        return rawtype.ENUM()
+    if flags & _SET_FLAG:
+        return rawtype.SET()
+    kind = known.get(code, types.NullType)()
+    if hasattr(kind, "fsp") and column[5] in range(1, 7):
+        kind.fsp = column[5]
+    return kind  # type: ignore[no-any-return]  # by the table of types
+
+
+def _flags(cursor: Any, count: int) -> Sequence[int]:
+    """Return the flags that MySQL's drivers keep for each column, beside what is told to everybody."""
+    told = getattr(cursor, "description_flags", None)  # mysqlclient
+    fields = getattr(getattr(cursor, "_result", None), "fields", None)  # PyMySQL
+    return told or [field.flags for field in fields or ()] or [0] * count
 
 
 def _type_code(code: Any) -> Any:
@@ -131,7 +213,7 @@ def _driver_types(dialect: str) -> dict[Any, Any]:
             return {
                 16: types.Boolean, 17: types.LargeBinary, 20: types.BigInteger, 21: types.SmallInteger,
                 23: types.Integer, 25: types.Text, 114: types.JSON, 700: types.REAL, 701: types.Double,
-                1042: types.String, 1043: types.String, 1082: types.Date, 1083: types.Time, 1114: types.DateTime,
+                1042: types.String, 1043: types.String, 1082: types.Date, 1083: types.Time, 1114: postgresql.TIMESTAMP,
                 1184: _timestamptz, 1186: postgresql.INTERVAL, 1266: _timetz,
                 1700: types.Numeric, 2950: types.Uuid, 3802: postgresql.JSONB,
             }  # fmt: skip

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.adapter.boundary import MOST_ROWS
 from azure_functions_db.adapter.census import Census
 from azure_functions_db.adapter.definition import InFlight, defined
 from azure_functions_db.adapter.failures import may_be_migration, reading
+from azure_functions_db.adapter.horizon import logger
 from azure_functions_db.adapter.indexes import warn_without_index
-from azure_functions_db.adapter.page import Page, read_page
+from azure_functions_db.adapter.page import Page, at_present, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
 from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
+from azure_functions_db.adapter.zone import in_utc
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
@@ -131,6 +134,7 @@ class SqlAlchemySource:
         self._plan: Plan | None = None
         self._started: Position | None = None
         self._pages: Pages | None = None
+        self._crowd_told = False
 
     @property
     def cursor_column(self) -> str:
@@ -200,7 +204,7 @@ class SqlAlchemySource:
             self._forget()
             plan = self._current_plan()
             self._current_pages(plan)
-            with self._connected(self._engine()) as connection:
+            with self._connected(plan) as connection:
                 read_page(connection, plan, BEGINNING, 1)
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
@@ -214,7 +218,8 @@ class SqlAlchemySource:
         records = self._records(page)
         following = self._next_checkpoint(checkpoint, start, page.end)
         horizon = self._current_pages(self._used_plan).horizon()
-        return FetchResult(records, following, page.more, horizon, self._census.taken(self.null_cursor_rows))
+        uncounted = self._census.taken(self.null_cursor_rows)
+        return FetchResult(records, following, page.more, horizon, uncounted, page.revisions)
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -222,7 +227,7 @@ class SqlAlchemySource:
             plan = self._current_plan()
             if not plan.may_lack_cursor:
                 return 0
-            with self._connected(self._engine()) as connection:
+            with self._connected(plan) as connection:
                 return int(connection.execute(plan.without_cursor()).scalar_one())
 
     def late_commit_grade(self) -> Grade:
@@ -232,7 +237,7 @@ class SqlAlchemySource:
             watch = self._current_pages(plan).watch
             if watch is None:
                 return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
-            with self._connected(self._engine()) as connection:
+            with self._connected(plan) as connection:
                 watch.look(connection, plan, BEGINNING)
             return watch.grade
 
@@ -256,10 +261,11 @@ class SqlAlchemySource:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
         from azure_functions_db.adapter.counting import counted
 
-        with reading(self.name), self._connected(self._engine()) as connection:
+        with reading(self.name):
             plan = self._current_plan()
-            self._set_end(plan, connection)
-            return counted(connection, plan, self._position(plan, checkpoint, connection), most)
+            with self._connected(plan) as connection:
+                self._set_end(plan, connection)
+                return counted(connection, plan, self._position(plan, checkpoint, connection), most)
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
@@ -279,13 +285,28 @@ class SqlAlchemySource:
 
     def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
         plan = self._current_plan()
-        with self._connected(self._engine()) as connection:
+        with self._connected(plan) as connection:
             self._set_end(plan, connection)
             start = position(plan, connection)
             page = self._current_pages(plan).read(connection, plan, start, limit)
         if page.rows and not plan.fits(page.header) and self._shape_changed():
             return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
+        self._tell_of_crowd(plan, start, page.end)
         return start, page
+
+    def _tell_of_crowd(self, plan: Plan, start: Position, end: Position) -> None:
+        """Warn once when a cursor value has too many rows to be read again."""
+        if self._crowd_told or not plan.reads_again or end.boundary is not None or end == start:
+            return
+        if start.boundary is not None or start.values[:1] != end.values[:1]:
+            self._crowd_told = True
+            logger.warning(
+                "Source %r has more than %s rows of one %s: a row that gets this value later, with a smaller key, "
+                "is missed until the value moves on. Give each change a value of its own",
+                self.name,
+                f"{MOST_ROWS:,}",
+                self.cursor_column,
+            )
 
     def _set_end(self, plan: Plan, connection: Connection) -> None:
         if plan.end is None and self._definition.end_at is not None:
@@ -302,7 +323,7 @@ class SqlAlchemySource:
         written = checkpoint.get("cursor")
         if start != end or (written is None and self._definition.start_at == "now"):
             return checkpoint_after(self._used_plan, end)
-        return {} if written is None else {"cursor": written}
+        return {name: checkpoint[name] for name in ("cursor", "boundary") if checkpoint.get(name) is not None}
 
     def _current_pages(self, plan: Plan) -> Pages:
         if self._pages is None:
@@ -322,7 +343,9 @@ class SqlAlchemySource:
             case "beginning":
                 return BEGINNING
             case "now":
-                return newest_settled(self.name, self._current_pages(plan).watch, connection, plan, self._patience)
+                watch = self._current_pages(plan).watch
+                newest = newest_settled(self.name, watch, connection, plan, self._patience)
+                return at_present(connection, plan, newest)
             case value:
                 return position_after(plan, value, connection, inclusive=True)
 
@@ -330,11 +353,12 @@ class SqlAlchemySource:
         return (self._provider or default_provider()).get_engine(self._config)
 
     @contextmanager
-    def _connected(self, engine: Engine) -> Iterator[Connection]:
+    def _connected(self, plan: Plan) -> Iterator[Connection]:
         """Lend a connection without a transaction, which would cost two round trips."""
-        with engine.connect() as connection:
+        with self._engine().connect() as connection:
             leave_transactions(connection)
-            yield connection
+            with in_utc(connection) if plan.utc_columns else nullcontext():
+                yield connection
 
     @property
     def _used_plan(self) -> Plan:
@@ -369,6 +393,7 @@ class SqlAlchemySource:
     def _forget(self) -> None:
         self._census = Census(self._patience.clock)
         self._plan = self._started = self._pages = None
+        self._crowd_told = False
 
 
 def _schema_errors() -> type[DBAPIError]:

@@ -33,10 +33,12 @@ def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect, *, des
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql
 
+    from azure_functions_db.adapter import rawtype
+
     refused: tuple[type[Any], ...] = (types.JSON, types.ARRAY, types.Interval, types.TupleType)
     if dialect.name in _MYSQL:
         # An ENUM is sorted by its position and compared by its text; a BIT comes as bytes, compared as a number.
-        refused += (types.Enum, mysql.SET, mysql.BIT)
+        refused += (types.Enum, mysql.SET, mysql.BIT, rawtype.ENUM, rawtype.SET)
     untyped = described and type(kind) is types.NullType and dialect.name == "postgresql"
     if untyped or isinstance(kind, refused) or type(kind).__name__.upper() in _UNORDERED:
         raise SourceConfigurationError(f"Column {name!r} cannot be a cursor or key: its type is {type_name(kind)}")

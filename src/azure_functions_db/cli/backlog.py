@@ -43,7 +43,8 @@ def backlog_of(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -
         counts = isinstance(source, CountingSource)
         result = source.fetch_changes(checkpoint, 1 if counts else _READ)
         if counts and (result.records or result.horizon):
-            rows = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
+            counted = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
+            rows = max(counted, len(result.records))
             return Backlog(rows, rows >= _COUNTED, _lag(source, result, rows, now), result.horizon)
         rows = len(result.records)
         return Backlog(rows, bool(result.more), _lag(source, result, rows, now), result.horizon)

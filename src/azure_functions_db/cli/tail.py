@@ -54,5 +54,6 @@ def tailed(target: Target, limit: int | None) -> Tail:
         result = source.fetch_changes(checkpoint, limit or settings.batch_size)
     finally:
         source.close()
-    events = normalized(settings.normalizer, result.records, source.source_descriptor, {"dry_run": True})
+    described, noted = source.source_descriptor, {"dry_run": True}
+    events = normalized(settings.normalizer, result.records, described, noted, result.revisions)
     return Tail(target.name, [event.to_json() for event in events], bool(result.more), result.horizon)

@@ -87,6 +87,8 @@ class FetchResult:
 
     ``more`` is None where the source cannot tell. ``horizon`` is set where late commits hold
     the source back, ``null_cursor_rows`` where the rows that can never come were counted this time.
+    ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
+    content: by its place among the records, a text that makes its event id another one.
     """
 
     records: Sequence[RawRecord]
@@ -94,6 +96,7 @@ class FetchResult:
     more: bool | None = None
     horizon: Horizon | None = None
     null_cursor_rows: int | None = None
+    revisions: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

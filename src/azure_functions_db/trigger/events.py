@@ -25,15 +25,22 @@ _CONTAINERS: Final = frozenset({dict, list, set})
 class Identities:
     """The stable ids of the events of a batch, made all at once when the first is asked for."""
 
-    __slots__ = ("_cursors", "_keys", "_operations", "_source", "made")
+    __slots__ = ("_cursors", "_keys", "_operations", "_source", "made", "revisions")
 
     def __init__(
-        self, source: SourceDescriptor, operations: Sequence[str], cursors: Sequence[Any], keys: Sequence[Any]
+        self,
+        source: SourceDescriptor,
+        operations: Sequence[str],
+        cursors: Sequence[Any],
+        keys: Sequence[Any],
+        revisions: Mapping[int, str] | None = None,
     ) -> None:
         self._source = source
         self._operations = operations
         self._cursors = cursors
         self._keys = keys
+        self.revisions = revisions or {}
+        """What tells a change from an earlier one with the same cursor and key, by its place in the batch."""
         self.made: list[str] | None = None
 
     def make(self) -> list[str]:
@@ -42,6 +49,8 @@ class Identities:
         begun = {op: hashlib.sha256(f"{prefix}\x1f{op}\x1f".encode()) for op in set(self._operations)}
         # Joined before they are hashed, step by step over the whole batch: quicker than one loop for it all.
         changes = list(map(b"\x1f".join, zip(_packed(self._cursors), _packed(self._keys), strict=True)))
+        for place, revision in self.revisions.items():
+            changes[place] += f"\x1f{revision}".encode()
         made = []
         for op, change in zip(self._operations, changes, strict=True):
             digest = begun[op].copy()
@@ -115,6 +124,13 @@ class RowChange(OpenRowChange):
     def with_metadata(self, metadata: Mapping[str, Any]) -> RowChange:
         """Return the same change with other metadata."""
         return RowChange(self.event_id, self.op, self.source, self.cursor, self.pk, self.before, self.after, metadata)
+
+    def with_revision(self, revision: str) -> RowChange:
+        """Return the same change with the id of a later content; an id that was given stays."""
+        identities = self._identities
+        if identities.made is None and not identities.revisions:
+            identities.revisions = {self._index: revision}
+        return self
 
     def with_own_rows(self) -> RowChange:
         """Return the same change with a copy of its rows: what is done to them does not show in this one."""

@@ -51,14 +51,18 @@ class RecordNormalizer:
         return self.batch([record], source, {})[0]
 
     def batch(
-        self, records: Sequence[RawRecord], source: SourceDescriptor, metadata: Mapping[str, Any]
+        self,
+        records: Sequence[RawRecord],
+        source: SourceDescriptor,
+        metadata: Mapping[str, Any],
+        revisions: Mapping[int, str] | None = None,
     ) -> list[RowChange]:
         """Return the events of many records, which share their metadata."""
         column = self._cursor_column
         cursors = [record[column] for record in records]
         pks, keys = self._keys_of(records)
         operations = self._operations_of(records)
-        identities = Identities(source, operations, cursors, keys)
+        identities = Identities(source, operations, cursors, keys, revisions)
         # The hottest loop of the library: whatever can be shared is, and no call is made per record.
         events: list[Any] = []
         for index, record in enumerate(records):
@@ -96,14 +100,18 @@ def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
 
 
 def normalized(
-    normalizer: Normalizer, records: Sequence[RawRecord], source: SourceDescriptor, metadata: Mapping[str, Any]
+    normalizer: Normalizer,
+    records: Sequence[RawRecord],
+    source: SourceDescriptor,
+    metadata: Mapping[str, Any],
+    revisions: Mapping[int, str] | None = None,
 ) -> list[RowChange]:
-    """Return the events of a batch, each carrying the batch's metadata."""
-    shared = MappingProxyType(dict(metadata))
+    """Return the events of a batch, each carrying the batch's metadata; see `FetchResult` for ``revisions``."""
+    shared, revised = MappingProxyType(dict(metadata)), revisions or {}
     try:
         if isinstance(normalizer, RecordNormalizer):
-            return normalizer.batch(records, source, shared)
-        return [_joined(normalizer(record, source), shared) for record in records]
+            return normalizer.batch(records, source, shared, revised)
+        return [_joined(normalizer(record, source), shared, revised.get(place)) for place, record in enumerate(records)]
     except SerializationError:
         raise
     except KeyError as missing:
@@ -112,9 +120,11 @@ def normalized(
         raise SerializationError(f"The normalizer failed: {type(error).__name__}: {error}") from error
 
 
-def _joined(event: object, metadata: Mapping[str, Any]) -> RowChange:
+def _joined(event: object, metadata: Mapping[str, Any], revision: str | None) -> RowChange:
     if not isinstance(event, RowChange):
         raise SerializationError(f"The normalizer returned a {type(event).__name__}, not a RowChange")
+    if revision is not None:
+        event = event.with_revision(revision)
     return event.with_metadata(MappingProxyType({**metadata, **event.metadata}) if event.metadata else metadata)
 
 

@@ -187,7 +187,7 @@ class Tick:
             "consumer": self.settings.consumer,
         }
         with self.stage(Stage.NORMALIZE, batch_id):
-            events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata)
+            events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata, result.revisions)
         after = committed_checkpoint(
             result.next_checkpoint,
             before=position,

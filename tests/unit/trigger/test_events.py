@@ -291,3 +291,23 @@ def test_a_normalizer_that_fails_is_a_serialization_error(made: Any) -> None:
 
     with pytest.raises(SerializationError):
         normalized(normalize, [{"id": 1}], SOURCE, MappingProxyType({}))
+
+
+def test_a_revision_makes_another_id_of_the_same_change_and_leaves_its_neighbours_alone() -> None:
+    rows = [{"id": 1, "at": NOON}, {"id": 2, "at": NOON}]
+    plain = normalized(RecordNormalizer("at", "id"), rows, SOURCE, {})
+    revised = normalized(RecordNormalizer("at", "id"), rows, SOURCE, {}, {1: "later"})
+    assert revised[0].event_id == plain[0].event_id
+    assert revised[1].event_id != plain[1].event_id
+
+
+@pytest.mark.parametrize(("given", "stays"), [(None, False), ("mine", True)])
+def test_a_revision_reaches_the_events_of_ones_own_normalizer_unless_they_have_an_id(
+    given: str | None, stays: bool
+) -> None:
+    def normalize(record: dict[str, Any], source: SourceDescriptor, /) -> RowChange:
+        return RowChange(given, "upsert", source, record["at"], {"id": record["id"]})
+
+    [plain] = normalized(normalize, [{"id": 1, "at": NOON}], SOURCE, {})
+    [revised] = normalized(normalize, [{"id": 1, "at": NOON}], SOURCE, {}, {0: "later"})
+    assert (revised.event_id == plain.event_id) is stays

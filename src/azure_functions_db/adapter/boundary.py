@@ -1,0 +1,200 @@
+"""The rows that were delivered at a checkpoint's cursor value, so that the value can be read once more.
+
+A cursor value that is not unique may be given to a further row after it was read: a date all day long, an
+epoch second within that second, a batch number at any time. So the value at which a source stands is read
+again, and what was delivered there is recognised by digests of its key and of its content.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import struct
+import unicodedata
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.adapter.shape import Header
+
+MOST_ROWS = 1_000
+"""How many rows of one cursor value are remembered; with more, the value is not read again."""
+
+_ENTRY = struct.Struct(">8s8sH")
+
+
+class Mark(NamedTuple):
+    """A delivered row's content, and how often it had been delivered at this cursor value before."""
+
+    content: bytes
+    revision: int = 0
+
+    @property
+    def label(self) -> str | None:
+        """What tells this delivery from the row's first one; None for the first."""
+        return f"{self.content.hex()}.{self.revision}" if self.revision else None
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What was delivered at one cursor value, by the digest of each row's key."""
+
+    marks: Mapping[bytes, Mark] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def marked(self, key: bytes, content: bytes) -> Mark:
+        """Return the mark that a row has or would get."""
+        known = self.marks.get(key)
+        if known is None:
+            return Mark(content)
+        return known if known.content == content else Mark(content, (known.revision + 1) % (1 << 16))
+
+    def joined(self, marks: Mapping[bytes, Mark], *, complete: bool) -> Boundary | None:
+        """Return the boundary with further rows, None if they are too many.
+
+        Rows that have gone are remembered, for they may come back; unless the place is needed, and ``complete``
+        says that the given rows are all there are.
+        """
+        merged = {**self.marks, **marks}
+        if len(merged) > MOST_ROWS and complete:
+            merged = dict(marks)
+        return Boundary(merged) if len(merged) <= MOST_ROWS else None
+
+    def written(self, cursor: Any) -> dict[str, str]:
+        """Return the JSON form, which says to which cursor value it belongs."""
+        packed = b"".join(_ENTRY.pack(key, *mark) for key, mark in self.marks.items())
+        return {"at": _base64(digest([cursor])), "rows": _base64(packed)}
+
+
+def boundary_in(written: Any, cursor: Any) -> Boundary | None:
+    """Return the boundary that a checkpoint holds for its cursor value, None if it holds none."""
+    match written:
+        case {"at": str() as at, "rows": str() as rows} if at == _base64(digest([cursor])):
+            try:
+                entries = _ENTRY.iter_unpack(base64.b64decode(rows, validate=True))
+                return Boundary({key: Mark(content, revision) for key, content, revision in entries})
+            except (binascii.Error, struct.error):
+                return None
+        case _:
+            return None
+
+
+class Ties:
+    """The rows of a page that share a cursor value, as the database sees it."""
+
+    def __init__(self, plan: Plan, header: Header) -> None:
+        self._position_of = plan.positions(header)
+        self._content_of = plan.contents(header)
+
+    def at_start(self, rows: Sequence[Any], cursor: Any) -> int:
+        """Return how many rows lead at the cursor value."""
+        return sum(1 for _ in takewhile(lambda row: self.is_at(row, cursor), rows))
+
+    def fresh(self, rows: Sequence[Any], boundary: Boundary) -> list[tuple[int, bytes, Mark]]:
+        """Return the place, the key and the mark of each row that has not been delivered like this."""
+        marked = ((place, self._key(row), self._content(row)) for place, row in enumerate(rows))
+        marks = [(place, key, boundary.marked(key, content)) for place, key, content in marked]
+        return [one for one in marks if one[2] is not boundary.marks.get(one[1])]
+
+    def at_end(self, rows: Sequence[Any], cursor: Any, earlier: Boundary) -> dict[bytes, Mark] | None:
+        """Return the marks of the rows that end at the cursor value, None if they are too many."""
+        tied = list(takewhile(lambda row: self.is_at(row, cursor), reversed(rows)))
+        if len(tied) > MOST_ROWS:
+            return None
+        keys = ((self._key(row), self._content(row)) for row in reversed(tied))
+        return {key: earlier.marked(key, content) for key, content in keys}
+
+    def begins_alike(self, rows: Sequence[Any], cursor: Any) -> bool:
+        """Tell whether the first row's cursor can be compared with a value."""
+        return not rows or are_alike(self._position_of(rows[0])[0], cursor)
+
+    def is_at(self, row: Any, cursor: Any) -> bool:
+        """Tell whether a row is at the cursor value."""
+        return are_tied(self._position_of(row)[0], cursor)
+
+    def _key(self, row: Any) -> bytes:
+        return digest(self._position_of(row)[1:])
+
+    def _content(self, row: Any) -> bytes:
+        return digest(self._content_of(row))
+
+
+def are_tied(one: Any, other: Any) -> bool:
+    """Tell whether two cursor values may be the same to the database; its collation may not tell texts apart."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _folded(one) == _folded(other)
+    return bool(one == other)
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Tell whether two cursor values can be compared: a migration may have changed their type."""
+    numbers = (int, float, Decimal)
+    if isinstance(one, dt.datetime) and isinstance(other, dt.datetime):
+        return (one.tzinfo is None) == (other.tzinfo is None)
+    return type(one) is type(other) or (isinstance(one, numbers) and isinstance(other, numbers))
+
+
+def digest(values: Sequence[Any]) -> bytes:
+    """Return eight bytes that stand for a row of driver's values."""
+    return hashlib.blake2b(_joined(values), digest_size=8).digest()
+
+
+def _joined(values: Sequence[Any]) -> bytes:
+    """Return the values' bytes, each after its length, so that no two rows have the same."""
+    parts = [_packed(value) for value in values]
+    return b"".join(b"%d:%b" % (len(part), part) for part in parts)
+
+
+def _packed(value: Any) -> bytes:
+    """Return a value's bytes, led by its kind; a moment is the same in every time zone."""
+    match value:
+        case None:
+            return b"n"
+        case str():
+            return b"s" + value.encode(errors="surrogatepass")
+        case int():
+            return b"i%d" % value
+        case float():
+            return b"f" + struct.pack(">d", value)
+        case dt.datetime() if value.tzinfo is not None:
+            return b"m" + value.astimezone(dt.UTC).isoformat().encode()
+        case dt.datetime() | dt.date() | dt.time():
+            return b"t" + value.isoformat().encode()
+        case dt.timedelta():
+            return b"p%d" % (value // dt.timedelta(microseconds=1))
+        case Decimal() | UUID():
+            return b"d" + str(value).encode()
+        case bytes() | bytearray() | memoryview():
+            return b"b" + bytes(value)
+        case dict():
+            return b"o" + _joined([part for item in value.items() for part in item])
+        case list() | tuple():
+            return b"l" + _joined(value)
+        case _:
+            return b"x" + _text_of(value)
+
+
+def _text_of(value: Any) -> bytes:
+    """Return what a value of a driver's own type says of itself; nothing where that would be its address."""
+    kind: Any = type(value)
+    says_nothing = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+    return kind.__name__.encode() if says_nothing else str(value).encode(errors="surrogatepass")
+
+
+def _folded(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in plain if not unicodedata.combining(letter)).rstrip()
+
+
+def _base64(packed: bytes) -> str:
+    return base64.b64encode(packed).decode()
