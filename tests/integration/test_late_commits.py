@@ -60,11 +60,10 @@ def new_source(poller_url: str, provider: EngineProvider) -> NewSource:
     def new_source(cursor: str = "stamp", **options: Any) -> SqlAlchemySource:
         return SqlAlchemySource(
             url=poller_url,
-            table="changes",
             cursor_column=cursor,
             pk_columns=["id"],
             engine_provider=provider,
-            **{"horizon_wait_seconds": 0.3, **options},
+            **{"table": "changes", "horizon_wait_seconds": 0.3, **options},
         )
 
     return new_source
@@ -383,22 +382,6 @@ def test_on_mariadb_a_stamp_taken_before_the_first_write_counts(session: Session
 
 
 @pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
-def test_on_mariadb_whole_seconds_are_delivered_once_they_are_over(
-    engine: Engine, session: Session, new_source: NewSource
-) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE changes MODIFY stamp datetime NOT NULL"))
-    writer = session()
-    insert(writer, number=5)
-    writer.commit()
-    poll = Poll(new_source(horizon_wait_seconds=20))
-    delivered = poll()
-    insert(writer, number=3)
-    writer.commit()
-    assert sorted(delivered + poll()) == [3, 5]
-
-
-@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
 def test_without_the_privilege_the_source_says_so_and_reads_on(
     engine: Engine, url: str, provider: EngineProvider, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -422,6 +405,37 @@ def test_without_the_privilege_the_source_says_so_and_reads_on(
     assert source.late_commit_grade() == "none"
     with engine.begin() as connection:
         connection.execute(text(f"DROP USER {name}"))
+
+
+# Values that are handed out again until their unit is over
+
+COARSE = [
+    ("postgres_database", "ALTER stamp TYPE timestamptz(0)", "SET TIME ZONE 'UTC'"),
+    ("postgres_database", "ALTER stamp TYPE timestamp(0)", "SET TIME ZONE 'America/Los_Angeles'"),
+    ("mariadb_database", "MODIFY stamp datetime NOT NULL", "SET time_zone = '+00:00'"),
+    ("mariadb_database", "MODIFY stamp datetime(1) NOT NULL", "SET time_zone = '+00:00'"),
+    ("mariadb_database", "MODIFY stamp datetime NOT NULL", "SET time_zone = '-08:00'"),
+]
+
+
+@pytest.mark.parametrize("asked", [{}, {"table": None, "query": "SELECT * FROM changes"}], ids=["table", "query"])
+@pytest.mark.parametrize(("url", "column", "zone"), COARSE, indirect=["url"])
+def test_a_coarse_stamp_is_passed_once_its_unit_is_over(
+    engine: Engine, session: Session, new_source: NewSource, asked: dict[str, Any], column: str, zone: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE changes {column}"))
+    writer = session()
+    writer.exec_driver_sql(zone)
+    # Rounded up, as PostgreSQL would do it, a stamp is not due yet for half a second.
+    stamp = "date_trunc('second', clock_timestamp())" if engine.dialect.name == "postgresql" else None
+    insert(writer, stamp, number=5)
+    writer.commit()
+    poll = Poll(new_source(horizon_wait_seconds=20, **asked))
+    delivered = poll()
+    insert(writer, stamp, number=3)
+    writer.commit()
+    assert sorted(delivered + poll()) == [3, 5]
 
 
 # Elsewhere

@@ -30,6 +30,10 @@ logger = logging.getLogger("azure_functions_db")
 
 # A transaction would have to be stopped for this long between reading its clock and being listed.
 _MOMENT = 0.05
+# Seconds, the coarsest unit that a clock stamps with, for a column that does not tell its own.
+_COARSEST = 1.0
+# A time without a zone may be that of any session's zone: from 12 hours west of UTC to 14 east.
+_ZONES = dt.timedelta(hours=26)
 
 
 class Watch(ABC):
@@ -217,13 +221,14 @@ def ripening(kind: TypeEngine[Any]) -> float:
     """Return how long a visible cursor value must age before the running transactions are listed.
 
     An integer comes out of a sequence inside a transaction: no time at all. A column of whole seconds
-    gets more rows of the same value until the second is over.
+    gets more rows of the same value until the second is over, and so does any other by its own unit.
     """
     if values.is_whole(kind):
         return 0.0
-    digits = getattr(kind, "fsp", getattr(kind, "precision", 6))
-    coarse = values.is_temporal(kind) and not digits and (hasattr(kind, "fsp") or digits == 0)
-    return 1.0 + _MOMENT if coarse else _MOMENT
+    if not values.is_temporal(kind):
+        return _MOMENT
+    unit = values.resolution(kind)
+    return _MOMENT + (_COARSEST if unit is None else unit)
 
 
 def require_clock(kind: TypeEngine[Any]) -> None:
@@ -261,8 +266,10 @@ def _clock(connection: Connection, *, aware: bool) -> dt.datetime:
 
 
 def _is_older(newest: Any, database_clock: Any, seconds: float) -> bool:
+    """Tell whether a stamp is certainly older than that, whichever zone its writer lives in."""
     match newest, database_clock:
         case dt.datetime(), dt.datetime() if (newest.tzinfo is None) == (database_clock.tzinfo is None):
-            return database_clock - newest > dt.timedelta(seconds=seconds)
+            zones = _ZONES if newest.tzinfo is None else dt.timedelta()
+            return database_clock - newest > zones + dt.timedelta(seconds=seconds)
         case _:
             return False

@@ -112,8 +112,26 @@ def _described(connection: Connection, description: Sequence[Any]) -> dict[str, 
 
     known = _driver_types(connection.dialect.name)
     header = header_of(connection.dialect, description)
-    kinds = (known.get(code, types.NullType) for code in header.codes)
-    return {name: kind() for name, kind in zip(header.names, kinds, strict=True)}
+    kinds = (known.get(code, types.NullType)() for code in header.codes)
+    told = (_with_digits(kind, column) for kind, column in zip(kinds, description, strict=True))
+    return dict(zip(header.names, told, strict=True))
+
+
+def _with_digits(kind: TypeEngine[Any], column: Sequence[Any]) -> TypeEngine[Any]:
+    """Return a type of times with the digits of a second that the driver tells: a cursor ripens by them."""
+    from sqlalchemy.dialects import mysql, postgresql
+
+    match kind:
+        case mysql.DATETIME() | mysql.TIMESTAMP():
+            return type(kind)(fsp=_digits(column[5]))
+        case postgresql.TIMESTAMP():
+            return postgresql.TIMESTAMP(timezone=kind.timezone, precision=_digits(column[4]))
+        case _:
+            return kind
+
+
+def _digits(told: Any) -> int | None:
+    return told if isinstance(told, int) and 0 <= told <= 6 else None
 
 
 def _type_code(code: Any) -> Any:
@@ -131,7 +149,7 @@ def _driver_types(dialect: str) -> dict[Any, Any]:
             return {
                 16: types.Boolean, 17: types.LargeBinary, 20: types.BigInteger, 21: types.SmallInteger,
                 23: types.Integer, 25: types.Text, 114: types.JSON, 700: types.REAL, 701: types.Double,
-                1042: types.String, 1043: types.String, 1082: types.Date, 1083: types.Time, 1114: types.DateTime,
+                1042: types.String, 1043: types.String, 1082: types.Date, 1083: types.Time, 1114: postgresql.TIMESTAMP,
                 1184: _timestamptz, 1186: postgresql.INTERVAL, 1266: _timetz,
                 1700: types.Numeric, 2950: types.Uuid, 3802: postgresql.JSONB,
             }  # fmt: skip
