@@ -12,6 +12,7 @@ view is read while it runs, so the list is the younger one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
@@ -52,6 +53,10 @@ WHERE seqrelid = to_regclass(pg_get_serial_sequence(:table, :column)) OR seqreli
 """
 
 
+# How the virtual id of a prepared transaction begins: it has no backend any more.
+_PREPARED = "-1/"
+
+
 class PostgresWatch(DrainingWatch):
     """Reads up to where the transactions of this database allow it."""
 
@@ -63,21 +68,29 @@ class PostgresWatch(DrainingWatch):
             self._checked = True
             self._check_sequence(connection, plan)
         sight = self._sight(connection, plan, start)
-        if sight.newest is None:
-            return False
         if sight.replays:
-            self._give_up("a replica does not know the transactions that run on its primary")
+            self._give_up("a standby does not know the transactions that run on its primary")
+        else:
+            self._see_again()
+        if sight.newest is None or self.is_blind:
+            return sight.newest is not None
+        self._know(sight.server, float(sight.seconds))
         self._see(sight.newest, sight.clock if _is_aware(sight.newest) else sight.naive_clock)
         self._note(sight.running)
         return True
 
-    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
-        from sqlalchemy import DateTime, cast, func, select, text
+    def _due(self, newest: Select[Any], plan: Plan) -> Select[Any]:
+        from sqlalchemy import func
 
         kind = plan.shape.types[plan.definition.cursor_column]
         if values.is_temporal(kind) and getattr(kind, "timezone", False):
             # A stamp from a clock that is ahead waits until it is due: lower ones are still to come.
-            newest = newest.where(plan.cursor <= func.statement_timestamp())
+            return newest.where(plan.cursor <= func.statement_timestamp())
+        return newest
+
+    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:  # noqa: ARG002 - all cursors alike
+        from sqlalchemy import DateTime, cast, func, select, text
+
         clock = func.clock_timestamp()
         # A naive column may hold the session's time or UTC: the earlier of the two is the safe assumption.
         naive = func.least(cast(clock, DateTime), func.timezone("UTC", clock))
@@ -86,6 +99,8 @@ class PostgresWatch(DrainingWatch):
             clock.label("clock"),
             naive.label("naive_clock"),
             func.pg_is_in_recovery().label("replays"),
+            text("extract(epoch FROM clock_timestamp()) AS seconds"),
+            text("extract(epoch FROM pg_postmaster_start_time())::text AS server"),
             text(f"({_RUNNING}) AS running"),
         )
 
@@ -101,6 +116,9 @@ class PostgresWatch(DrainingWatch):
         if cached is not None and cached > 1:
             self.grade = "none"
             warn_of_late_commits(self._name, f"its sequence hands out {cached} numbers at a time to each session")
+
+    def _recalled_as(self, told: str) -> Transaction:
+        return replace(super()._recalled_as(told), mark=told.startswith(_PREPARED))
 
     def _note(self, rows: list[list[Any]]) -> None:
         running = {row[0]: _transaction(*row) for row in rows}

@@ -39,15 +39,23 @@ def empty_page(start: Position) -> Page:
     return Page(Header((), ()), (), start, more=False)
 
 
-def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Any = None) -> Page:
-    """Read the rows after a position, at most up to a cursor value if a bound is given."""
+@dataclass(frozen=True)
+class Bound:
+    """The cursor value where a page ends; ``inclusive`` says whether rows of that value still belong to it."""
+
+    value: Any
+    inclusive: bool = True
+
+
+def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Bound | None = None) -> Page:
+    """Read the rows after a position, no further than the bound if one is given."""
     partition = plan.definition.partition
     if partition is None or plan.partitions_in_sql:
         return _cut(plan, *_rows(connection, plan, start, limit + 1, bound), start, limit)
     return _read_share(connection, plan, start, limit, bound)
 
 
-def _read_share(connection: Connection, plan: Plan, start: Position, limit: int, bound: Any) -> Page:
+def _read_share(connection: Connection, plan: Plan, start: Position, limit: int, bound: Bound | None) -> Page:
     """Read on until a page of this share is full: which rows belong to it is known only here."""
     chunk = limit * plan.definition.partition.count  # type: ignore[union-attr]  # only called with one
     taken: list[Any] = []
@@ -78,11 +86,13 @@ def _cut(plan: Plan, header: Header, rows: Sequence[Any], start: Position, limit
     return Page(header, kept, end, more=len(rows) > limit)
 
 
-def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> tuple[Header, Sequence[Any]]:
-    statement = plan.page(start, bounded=bound is not None)
+def _rows(
+    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
+) -> tuple[Header, Sequence[Any]]:
+    statement = plan.page(start, bounded=bound is not None, at_bound=bound is None or bound.inclusive)
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
-        parameters |= plan.bounded(bound)
+        parameters |= plan.bounded(bound.value)
     worded = plan.worded(statement, count) if has_left_transactions(connection) else None
     if worded is None:
         return _through_sqlalchemy(connection, statement, parameters)
