@@ -565,6 +565,23 @@ def test_rows_that_join_a_value_which_waits_wait_for_those_who_run_by_then(
     assert until(poll, [9]) == [5, 7, 9]
 
 
+def test_a_writer_that_takes_a_value_once_more_while_it_waits_is_waited_for(
+    session: Session, new_source: NewSource
+) -> None:
+    reader, early, late = session(), session(), session()
+    reader.execute(text("SELECT 1"))
+    write(late, 9)
+    late.commit()
+    poll = Poll(new_source())
+    assert poll() == []
+    write(early, 5)
+    assert poll() == []
+    reader.rollback()
+    assert poll() == []
+    early.commit()
+    assert until(poll, [9]) == [5, 9]
+
+
 @SERVERS
 def test_a_backlog_is_read_up_to_the_last_value_but_not_at_it(session: Session, new_source: NewSource) -> None:
     early, late = session(), session()
@@ -726,3 +743,91 @@ def test_a_sequence_that_sessions_take_numbers_ahead_from_is_warned_of(
     assert source.late_commit_grade() == ("exact" if cache == 1 else "none")
     assert ("20 numbers at a time" in caplog.text) is (cache == 20)
     assert len(source.fetch_changes({}, 10).records) == 1
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE 50"))
+    assert source.late_commit_grade() == "none"
+    assert caplog.text.count("50 numbers at a time") == 1
+
+
+PROVED = {
+    "a view": "CREATE VIEW seen AS SELECT * FROM changes WHERE version > 0",
+    "a view of a view": "CREATE VIEW inner_one AS TABLE changes; CREATE VIEW seen AS TABLE inner_one",
+    "a join": "CREATE VIEW seen AS SELECT c.*, o.id AS other FROM changes c JOIN changes o USING (version)",
+    "a union": "CREATE VIEW seen AS TABLE changes UNION ALL TABLE changes",
+    "an inheritance parent": "CREATE TABLE seen (LIKE changes); ALTER TABLE changes INHERIT seen",
+    "a partitioned table": (
+        "CREATE TABLE seen (LIKE changes) PARTITION BY LIST (version);"
+        "CREATE TABLE part PARTITION OF seen FOR VALUES IN (1); CREATE TABLE rest PARTITION OF seen DEFAULT"
+    ),
+}
+FOREIGN = "CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;"
+NOT_PROVED = {
+    "a materialized view": "CREATE MATERIALIZED VIEW seen AS TABLE changes",
+    "a view of one": "CREATE MATERIALIZED VIEW kept AS TABLE changes; CREATE VIEW seen AS TABLE kept",
+    "a foreign table": (
+        f"{FOREIGN} CREATE FOREIGN TABLE seen (id bigint, version int, stamp timestamptz)"
+        " SERVER files OPTIONS (filename '/dev/null')"
+    ),
+    "a foreign partition": (
+        f"{FOREIGN} CREATE TABLE seen (LIKE changes) PARTITION BY LIST (version);"
+        "CREATE FOREIGN TABLE far PARTITION OF seen DEFAULT SERVER files OPTIONS (filename '/dev/null')"
+    ),
+    "a computed cursor": (
+        "CREATE VIEW seen AS SELECT id + 0 AS id, version, stamp - interval '0' AS stamp FROM changes"
+    ),
+    "an aggregate": (
+        "CREATE VIEW seen AS SELECT max(id) AS id, version, max(stamp) AS stamp FROM changes GROUP BY version"
+    ),
+    "a function": (
+        "CREATE FUNCTION rows() RETURNS SETOF changes LANGUAGE plpgsql AS 'BEGIN RETURN QUERY TABLE changes; END';"
+        "CREATE VIEW seen AS SELECT * FROM rows()"
+    ),
+}
+ASKED: dict[str, dict[str, Any]] = {"table": {"table": "seen"}, "query": {"table": None, "query": "SELECT * FROM seen"}}
+
+
+@pytest.fixture
+def behind(request: pytest.FixtureRequest, engine: Engine, poller_url: str) -> str:
+    """Something to poll that is not a plain table."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql((PROVED | NOT_PROVED)[request.param])
+        connection.exec_driver_sql("GRANT SELECT ON seen TO PUBLIC")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("cursor", ["id", "stamp"])
+@pytest.mark.parametrize("behind", [*PROVED, *NOT_PROVED], indirect=True)
+def test_only_what_can_be_proved_is_called_exact(
+    new_source: NewSource, caplog: pytest.LogCaptureFixture, behind: str, cursor: str, asked: str
+) -> None:
+    grade = "exact" if behind in PROVED else "none"
+    source = new_source(cursor, **ASKED[asked])
+    assert source.late_commit_grade() == grade
+    source.fetch_changes({}, 1)
+    assert caplog.text.count("may miss rows that commit late") == (grade == "none")
+
+
+@pytest.mark.parametrize("behind", NOT_PROVED, indirect=True)
+def test_what_cannot_be_proved_is_settled_by_a_distance(new_source: NewSource, behind: str) -> None:
+    assert new_source(settle_seconds=1, **ASKED["table"]).late_commit_grade() == "settled"
+
+
+def test_a_partitioned_table_without_partitions_is_exact(
+    engine: Engine, poller_url: str, new_source: NewSource
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE seen (LIKE changes) PARTITION BY LIST (version)")
+        connection.exec_driver_sql("GRANT SELECT ON seen TO PUBLIC")
+    assert new_source(table="seen").late_commit_grade() == "exact"
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("behind", ["a view", "a join", "a union", "an inheritance parent"], indirect=True)
+def test_a_cached_sequence_is_found_behind_whatever_is_read(
+    engine: Engine, new_source: NewSource, behind: str, asked: str
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER SEQUENCE changes_id_seq CACHE 20")
+    assert new_source("id", **ASKED[asked]).late_commit_grade() == "none"
+    assert new_source("stamp", **ASKED[asked]).late_commit_grade() == "exact"

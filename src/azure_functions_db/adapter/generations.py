@@ -14,7 +14,8 @@ A value that is handed out again (a batch number, a stamp that a client has chos
 was seen, and of those the one with the higher key can become visible first. So a bound is seen together with
 its *ties*, the number of rows that share it: when rows have joined them, that is a new sight with a list of
 its own, and until this one has drained, rows are read only below the bound, whatever was promised for it before.
-Who begins only after that list and takes the value once more is beyond this rule; see below for times.
+Who begins after that list and takes the value once more is waited for where the database shows that it *touches*
+the source's rows; who does so after the rows at the bound were read is beyond this rule.
 
 A transaction reads its clock a moment before others can see that it is running, and a coarse clock shows one
 value for a while. So a bound may have to *ripen*: the list is taken some time after the bound was seen, by when
@@ -48,6 +49,8 @@ class Transaction:
     writes: bool
     age_seconds: float | None = None
     mark: Any = field(default=None, compare=False)
+    touches: bool = False
+    """Whether it is known to have changed rows that this source reads."""
 
 
 @dataclass
@@ -127,6 +130,7 @@ class Generations:
         """
         for generation in self._waiting:
             self._update(generation, running, at, successors)
+        self._join({key: one for key, one in running.items() if one.touches and key not in self._passed}, at)
         self.since = {key: since for key, since in self.since.items() if key in running}
         self._passed = {key: transaction for key, transaction in self._passed.items() if key in running}
         drained = [i for i, generation in enumerate(self._waiting) if generation.running == {}]
@@ -185,6 +189,17 @@ class Generations:
                 if key in self.since:
                     self.since.setdefault(now.key, self.since[key])
         return present
+
+    def _join(self, touching: dict[Hashable, Transaction], at: float) -> None:
+        """Wait for those, too, who came later and may have taken the newest value once more."""
+        if not touching or self.is_new:
+            return
+        for key in touching:
+            self.since.setdefault(key, at)
+        if not self._waiting:
+            self._wait_for(Generation(*self._latest, at, at, touching))
+        elif self._waiting[-1].running is not None:
+            self._waiting[-1].running |= touching
 
     def _is_passed(self, transaction: Transaction, held_for: float) -> bool:
         limits = (self._abandon, None if transaction.writes else self._cap)

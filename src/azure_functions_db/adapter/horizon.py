@@ -60,6 +60,9 @@ class Watch(ABC):
     def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         """Look at the database, and tell whether there is anything after the position."""
 
+    def examine(self, connection: Connection, plan: Plan) -> None:  # noqa: B027 - most have nothing to find out
+        """Find out what the grade depends on, as it is now."""
+
     @property
     def is_settled(self) -> bool:
         """Whether waiting would not raise the bound."""
@@ -291,12 +294,17 @@ class DrainingWatch(Watch):
         parameters = plan.parameters(start.values)
         if self._settle is not None:
             parameters |= plan.bounded(settled_until(connection, plan, self._settle))
+        parameters |= self._parameters()
         sight = plan.kept(("sight", newest), lambda: self._with_ties(self._due(newest, plan), plan))
         found = connection.execute(sight, parameters).one()
         self._ties = getattr(found, "azfdb_ties", None)
         if self._ties == _MOST_TIES:  # Too many to count them each time: every position among them is news.
             self._ties = start.values
         return found
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return what the statement of `_beside` binds."""
+        return {}
 
     def _due(self, newest: Select[Any], plan: Plan) -> Select[Any]:  # noqa: ARG002 - for those that need it
         """Return the statement for the newest cursor value without those that are not due yet."""

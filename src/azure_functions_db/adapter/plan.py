@@ -109,6 +109,12 @@ class Plan:
 
         return self.kept(("newest", start.form, bounded), newest)
 
+    def cursors(self) -> Select[Any]:
+        """Return the statement for the cursor of every row, as one to be explained."""
+        from sqlalchemy import select
+
+        return select(self.cursor).where(*self._own_filter())
+
     def ties(self, newest: Select[Any], most: int) -> Select[Any]:
         """Return the statement that counts the rows which share a cursor value, up to a number."""
         from sqlalchemy import func, literal_column, select

@@ -243,6 +243,7 @@ class SqlAlchemySource:
             if watch is None:
                 return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
             with self._connected(self._engine()) as connection:
+                watch.examine(connection, plan)
                 watch.look(connection, plan, BEGINNING)
             return watch.grade
 
