@@ -111,9 +111,7 @@ class Plan:
 
     def cursors(self) -> Select[Any]:
         """Return the statement for the cursor of every row, as one to be explained."""
-        from sqlalchemy import select
-
-        return select(self.cursor).where(*self._own_filter())
+        return self._raw([self.definition.cursor_column]).where(*self._own_filter())
 
     def ties(self, newest: Select[Any], most: int) -> Select[Any]:
         """Return the statement that counts the rows which share a cursor value, up to a number."""

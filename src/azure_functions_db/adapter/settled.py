@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
@@ -74,9 +74,10 @@ class Pages:
         """Read the page after a position, as far as late commits allow."""
         if self.watch is None:
             return read_page(connection, plan, start, limit)
-        if self._backlog and self.watch.bound is not None:
-            page = self._known(self.watch.bound, connection, plan, start, limit)
-            if page.rows or page.more:
+        if self._backlog and self.watch.bound is not None and start.values[:1] != (self.watch.bound,):
+            # Below the bound of the last look nothing has changed; at its own value, rows may have come since.
+            page = read_page(connection, plan, start, limit, Bound(self.watch.bound, inclusive=False))
+            if page.more:
                 return page
         page = self._settled(self.watch, connection, plan, start, limit)
         self._backlog = page.more
@@ -94,15 +95,6 @@ class Pages:
     def recollection(self, part: Any, *, moved: bool) -> Any:
         """Return what the next process should remember, None for nothing; ``part`` is what was remembered so far."""
         return self.watch.recollection(part, moved=moved) if self.watch else None
-
-    def _known(self, bound: Any, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-        """Read below the bound of the last look; its own value may have got rows since: they need another look."""
-        self._backlog = False
-        if start.values[:1] == (bound,):
-            return empty_page(start)
-        page = read_page(connection, plan, start, limit, Bound(bound, inclusive=False))
-        self._backlog = page.more
-        return replace(page, more=bool(page.rows) or page.more)
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
