@@ -661,6 +661,29 @@ def test_without_the_privilege_the_source_says_so_and_reads_on(
         connection.execute(text(f"DROP USER {name}"))
 
 
+@pytest.mark.parametrize("asked", ["table", "query"])
+@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
+@pytest.mark.parametrize(
+    ("grade", "statement"),
+    [
+        ("exact", "CREATE VIEW seen AS SELECT * FROM changes WHERE version > 0"),
+        ("exact", "CREATE TABLE seen LIKE changes"),
+        ("none", "CREATE TABLE seen ENGINE=Aria SELECT * FROM changes"),
+        ("none", "CREATE TABLE seen ENGINE=MyISAM SELECT * FROM changes"),
+        ("none", "CREATE VIEW seen AS SELECT * FROM changes UNION ALL SELECT * FROM changes"),
+        ("none", "CREATE VIEW seen AS SELECT id + 0 AS id, version, stamp FROM changes"),
+    ],
+)
+def test_on_mariadb_only_tables_with_transactions_are_exact(
+    engine: Engine, new_source: NewSource, grade: str, statement: str, asked: str
+) -> None:
+    with engine.begin() as connection:
+        insert(connection)
+        insert(connection)
+        connection.execute(text(statement))
+    assert new_source("id", **ASKED[asked]).late_commit_grade() == grade
+
+
 # Values that are handed out again until their unit is over
 
 COARSE = [

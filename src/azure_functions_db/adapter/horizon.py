@@ -30,6 +30,8 @@ logger = logging.getLogger("azure_functions_db")
 
 # A transaction would have to be stopped for this long between reading its clock and being listed.
 _MOMENT = 0.05
+# What is behind a source can change: a view is replaced, a sequence gets a cache.
+_EXAMINE_SECONDS = 300.0
 # Rows that share one cursor value are counted up to here.
 _MOST_TIES = 10_000
 # Seconds, the coarsest unit that a clock stamps with, for a column that does not tell its own.
@@ -129,6 +131,7 @@ class DrainingWatch(Watch):
         """By how much the database's clock, in seconds since 1970, is ahead of ours."""
         self._recalled: Recollection | None = None
         self._doubt: str | None = None
+        self._examine_at = float("-inf")
         self.ripening_seconds = ripening(kind)
 
     @property
@@ -155,10 +158,21 @@ class DrainingWatch(Watch):
     def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         """See the newest cursor value, then who is running; one at a time, so that lists stay younger than bounds."""
         with self._lock:
+            if self._clock() >= self._examine_at:
+                self.examine(connection, plan)
             found = self._look(connection, plan, start)
             if found and self.is_blind and self._distance:
                 self._distance.look(connection, plan, start)
             return found
+
+    def examine(self, connection: Connection, plan: Plan) -> None:
+        """Find out whether rows can appear otherwise than by a transaction that is shown."""
+        self._examine_at = self._clock() + _EXAMINE_SECONDS
+        self._suspect(self._doubted(connection, plan))
+
+    def _doubted(self, connection: Connection, plan: Plan) -> str | None:  # noqa: ARG002 - for those that can ask
+        """Return why rows can appear otherwise, None where they cannot."""
+        return None
 
     def recall(self, part: Any) -> None:
         """Go on from what another process has remembered, if this one knows nothing yet."""

@@ -49,8 +49,6 @@ WHERE (session.pid IS NULL OR (session.datname = current_database() AND session.
   AND (prepared.transaction IS NULL OR prepared.database = current_database())
 """
 
-# What is behind a source can change: a view is replaced, a sequence gets a cache.
-_EXAMINE_SECONDS = 300.0
 # How the virtual id of a prepared transaction begins: it has no backend any more.
 _PREPARED = "-1/"
 
@@ -60,18 +58,13 @@ class PostgresWatch(DrainingWatch):
 
     _prepared: frozenset[Hashable] = frozenset()
     _tables: tuple[int, ...] = ()
-    _examine_at = float("-inf")
 
-    def examine(self, connection: Connection, plan: Plan) -> None:
-        """Find out which tables are behind the source, and whether their rows appear as this watch expects it."""
+    def _doubted(self, connection: Connection, plan: Plan) -> str | None:
         found = lineage(connection, plan)
         self._tables = found.tables
-        self._examine_at = self._clock() + _EXAMINE_SECONDS
-        self._suspect(found.doubt)
+        return found.doubt
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        if self._clock() >= self._examine_at:
-            self.examine(connection, plan)
         sight = self._sight(connection, plan, start)
         if sight.replays:
             self._give_up("a standby does not know the transactions that run on its primary")
