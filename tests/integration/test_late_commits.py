@@ -833,7 +833,12 @@ def test_only_what_can_be_proved_is_called_exact(
 
 @pytest.mark.parametrize("behind", NOT_PROVED, indirect=True)
 def test_what_cannot_be_proved_is_settled_by_a_distance(new_source: NewSource, behind: str) -> None:
-    assert new_source(settle_seconds=1, **ASKED["table"]).late_commit_grade() == "settled"
+    settled, plain = new_source(settle_seconds=1, **ASKED["table"]), new_source(**ASKED["table"])
+    assert settled.late_commit_grade() == "settled"
+    for source, grade in ((settled, "ok"), (plain, "warning")):
+        [found] = [finding for finding in source.checkup() if finding.check == "late commits"]
+        assert found.grade == grade
+        assert "(it" in found.text  # why
 
 
 def test_a_partitioned_table_without_partitions_is_exact(

@@ -47,6 +47,8 @@ class Watch(ABC):
     ripening_seconds: float = 0.0
     is_blind: bool = False
     """Whether the database turned out to hide what this watch needs to see."""
+    reason: str | None = None
+    """Why this watch cannot promise more than its grade, where it could on another database."""
 
     @property
     @abstractmethod
@@ -131,6 +133,7 @@ class DrainingWatch(Watch):
         """By how much the database's clock, in seconds since 1970, is ahead of ours."""
         self._recalled: Recollection | None = None
         self._doubt: str | None = None
+        self._blindness: str | None = None
         self._examine_at = float("-inf")
         self.ripening_seconds = ripening(kind)
 
@@ -200,6 +203,7 @@ class DrainingWatch(Watch):
         if self.is_blind:
             return
         self.is_blind = True
+        self._blindness = reason
         self._regrade()
         warn_of_late_commits(self._name, reason, self._settle)
 
@@ -223,7 +227,8 @@ class DrainingWatch(Watch):
 
     def _regrade(self) -> None:
         unproved: Grade = "none" if self._settle is None else "settled"
-        self.grade = unproved if self.is_blind or self._doubt else "exact"
+        self.reason = self._blindness if self.is_blind else self._doubt
+        self.grade = unproved if self.reason else "exact"
 
     def _know(self, server: str, database_time: float) -> None:
         """Take note of which server this is, as of this start of it, and of its clock; call it before `_see`."""

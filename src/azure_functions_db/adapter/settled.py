@@ -9,6 +9,7 @@ from azure_functions_db.adapter import values
 from azure_functions_db.adapter.horizon import RowversionWatch, SettledWatch, warn_of_late_commits, warn_of_running
 from azure_functions_db.adapter.page import Bound, Page, empty_page, read_page
 from azure_functions_db.adapter.position import BEGINNING, Position
+from azure_functions_db.core.errors import SourceConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,11 @@ class Patience:
     abandon_seconds: float | None
     clock: Callable[[], float] = field(repr=False)
     sleep: Callable[[float], None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        limit: object = self.abandon_seconds
+        if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
+            raise SourceConfigurationError("horizon_abandon_seconds= must be a number above 0, or None")
 
 
 def watch_for(name: str, plan: Plan, patience: Patience) -> Watch | None:

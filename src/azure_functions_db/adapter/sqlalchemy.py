@@ -254,7 +254,8 @@ class SqlAlchemySource:
         with reading(self.name):
             with self._engine().connect() as connection:
                 found = list(checked_up(self._current_plan(), connection))
-            return [*found, late_commits(self.late_commit_grade())]
+            grade, watch = self.late_commit_grade(), self._current_pages(self._used_plan).watch
+            return [*found, late_commits(grade, watch.reason if watch else None)]
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
