@@ -521,9 +521,11 @@ def write(connection: Connection, number: int, minutes: int = 0) -> int:
 
 
 def until(poll: Poll, wanted: list[int]) -> list[int]:
-    """Poll on until these rows have come: whoever was in the way has ended."""
+    """Poll on until these rows have come: nobody is in the way for ever."""
     found: list[int] = []
-    while not set(wanted) <= set(found):
+    for _ in range(50):
+        if set(wanted) <= set(found):
+            break
         found += poll()
     return found
 
