@@ -572,6 +572,7 @@ def test_a_writer_that_takes_a_value_once_more_while_it_waits_is_waited_for(
 ) -> None:
     reader, early, late = session(), session(), session()
     reader.execute(text("SELECT 1"))
+    write(late, 8)
     write(late, 9)
     late.commit()
     poll = Poll(new_source())
@@ -581,7 +582,7 @@ def test_a_writer_that_takes_a_value_once_more_while_it_waits_is_waited_for(
     reader.rollback()
     assert poll() == []
     early.commit()
-    assert until(poll, [9]) == [5, 9]
+    assert until(poll, [9]) == [5, 8, 9]
 
 
 @SERVERS

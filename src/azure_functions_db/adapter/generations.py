@@ -14,8 +14,8 @@ A value that is handed out again (a batch number, a stamp that a client has chos
 was seen, and of those the one with the higher key can become visible first. So a bound is seen together with
 its *ties*, the number of rows that share it: when rows have joined them, that is a new sight with a list of
 its own, and until this one has drained, rows are read only below the bound, whatever was promised for it before.
-Who begins after that list and takes the value once more is waited for where the database shows that it *touches*
-the source's rows; who does so after the rows at the bound were read is beyond this rule.
+Who begins after that list and takes a value once more that several rows have is waited for where the database
+shows that it *touches* the source's rows; who does so after the rows at the bound were read is beyond this rule.
 
 A transaction reads its clock a moment before others can see that it is running, and a coarse clock shows one
 value for a while. So a bound may have to *ripen*: the list is taken some time after the bound was seen, by when
@@ -192,7 +192,7 @@ class Generations:
 
     def _join(self, touching: dict[Hashable, Transaction], at: float) -> None:
         """Wait for those, too, who came later and may have taken the newest value once more."""
-        if not touching or self.is_new:
+        if not touching or self.is_new or self._latest[1] in (None, 1):  # a value that one row has was taken once
             return
         for key in touching:
             self.since.setdefault(key, at)

@@ -207,9 +207,9 @@ def test_no_interleaving_lets_a_row_be_jumped_over(interleaving: list[tuple[str,
 def test_whoever_touches_the_rows_is_waited_for_even_when_it_came_later() -> None:
     generations = Generations(None)
     later: dict[object, Transaction] = {"later": Transaction("later", "later", "writer", writes=True, touches=True)}
-    generations.see(7, at=0, ripe_at=0, ties=1)
+    generations.see(7, at=0, ripe_at=0, ties=2)
     note(generations, running("reader"))
-    assert not generations.see(7, at=1, ripe_at=1, ties=1)
+    assert not generations.see(7, at=1, ripe_at=1, ties=2)
     note(generations, running("reader") | later)
     note(generations, later)
     assert generations.confirmed is None
