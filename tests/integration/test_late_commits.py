@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
+from azure_functions_db.adapter.recollection import Recollection, written
 from tests.integration.traffic import create_table
 
 Session = Callable[[], Connection]
@@ -60,11 +62,10 @@ def new_source(poller_url: str, provider: EngineProvider) -> NewSource:
     def new_source(cursor: str = "stamp", **options: Any) -> SqlAlchemySource:
         return SqlAlchemySource(
             url=poller_url,
-            table="changes",
             cursor_column=cursor,
             pk_columns=["id"],
             engine_provider=provider,
-            **{"horizon_wait_seconds": 0.3, **options},
+            **{"table": "changes", "horizon_wait_seconds": 0.3, **options},
         )
 
     return new_source
@@ -84,15 +85,30 @@ def insert(connection: Connection, stamp: Any = None, number: int | None = None)
 class Poll:
     """Fetches on from where it stands."""
 
-    def __init__(self, source: SqlAlchemySource) -> None:
+    def __init__(self, source: SqlAlchemySource, limit: int = 100) -> None:
         self.source = source
+        self.limit = limit
         self.checkpoint: dict[str, Any] = {}
 
     def __call__(self) -> list[int]:
-        result = self.source.fetch_changes(self.checkpoint, 100)
+        result = self.source.fetch_changes(self.checkpoint, self.limit)
         self.checkpoint = result.next_checkpoint
         self.horizon = result.horizon
         return sorted(record["id"] for record in result.records)
+
+
+class Hands:
+    """A clock that moves when somebody sleeps, and by a hair with every look."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        self.at += 0.001
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
 
 
 def stamped_by_now(connection: Connection) -> dict[str, Any]:
@@ -281,6 +297,152 @@ def test_a_session_that_has_written_is_waited_for_beyond_the_cap(session: Sessio
     assert poll() == [first, second]
 
 
+def test_a_session_that_was_passed_by_is_told_of_once_and_delays_no_further_row(
+    session: Session, new_source: NewSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    idle, writer = session(), session()
+    idle.execute(text("SELECT 1"))
+    now = Hands()
+    poll = Poll(new_source(horizon_cap_seconds=60, clock=now, sleep=now.sleep))
+    delivered: list[int] = []
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            row = insert(writer, "clock_timestamp()")
+            writer.commit()
+            delivered += poll()
+            now.sleep(61)
+            delivered += poll()
+            assert row in delivered
+    following = insert(writer, "clock_timestamp()")
+    writer.commit()
+    assert poll() == [following]
+    assert caplog.text.count("no longer waits for session") == 1
+
+
+def test_a_session_that_has_written_is_abandoned_only_where_that_is_wanted(
+    session: Session, new_source: NewSource, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder, writer = session(), session()
+    pid = holder.execute(text("SELECT pg_backend_pid() FROM pg_current_xact_id()")).scalar_one()
+    row = insert(writer)
+    writer.commit()
+    now = Hands()
+    patient = Poll(new_source(clock=now, sleep=now.sleep))
+    hasty = Poll(new_source(clock=now, sleep=now.sleep, horizon_abandon_seconds=3600))
+    assert (patient(), hasty()) == ([], [])
+    now.sleep(3601)
+    assert (patient(), hasty()) == ([], [row])
+    told = f"no longer waits for session {pid} of {make_url(url).username}, which has written something"
+    assert caplog.text.count(told) == 1
+
+
+# With a process for each tick
+
+
+class Processes(Poll):
+    """Fetches each time with a source of its own; only the checkpoint is handed on, as JSON."""
+
+    def __init__(self, new_source: NewSource, **options: Any) -> None:
+        super().__init__(new_source(**options))
+        self.new_source, self.options = new_source, options
+
+    def __call__(self) -> list[int]:
+        self.source = self.new_source(**self.options)
+        self.checkpoint = json.loads(json.dumps(self.checkpoint))
+        return super().__call__()
+
+
+def test_the_cap_counts_from_the_first_process_on(
+    session: Session, new_source: NewSource, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    idle, writer = session(), session()
+    idle.execute(text("SELECT 1"))
+    row = insert(writer)
+    writer.commit()
+    poll = Processes(new_source, horizon_cap_seconds=1.5)
+    assert poll() == []
+    recorded = poll.checkpoint["horizon"]
+    assert until(poll, [row]) == [row]
+    assert poll.checkpoint["horizon"]["passed"] == recorded["waits"]
+    following = insert(writer, "clock_timestamp()")
+    writer.commit()
+    assert poll() == [following]
+    assert caplog.text.count("no longer waits for session") == 1
+
+
+def test_transactions_that_overlap_without_end_do_not_starve_a_process_per_tick(
+    session: Session, new_source: NewSource
+) -> None:
+    first, second, writer = session(), session(), session()
+    first.execute(text("SELECT 1"))
+    row = insert(writer)
+    writer.commit()
+    poll = Processes(new_source)
+    assert poll() == []
+    second.execute(text("SELECT 1"))
+    assert poll() == []
+    first.rollback()
+    assert poll() == [row]
+
+
+def test_what_is_remembered_is_written_once(session: Session, new_source: NewSource) -> None:
+    holder, other, writer = session(), session(), session()
+    insert(holder)
+    insert(writer)
+    writer.commit()
+    poll = Processes(new_source)
+    assert poll() == []
+    recorded = poll.checkpoint
+    insert(other)
+    insert(writer)
+    writer.commit()
+    assert poll() == []
+    assert poll.checkpoint == recorded
+    holder.commit()
+    assert len(poll()) == 2
+    assert poll.checkpoint["horizon"]["waits"].keys() != recorded["horizon"]["waits"].keys()
+
+
+def test_a_late_row_is_not_lost_over_a_change_of_process(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    first = insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Processes(new_source, horizon_cap_seconds=0.1)
+    assert poll() == []
+    early.execute(text("PREPARE TRANSACTION 'between two processes'"))
+    early.commit()
+    assert poll() == []
+    early.connection.driver_connection.autocommit = True  # type: ignore[union-attr]
+    early.exec_driver_sql("COMMIT PREPARED 'between two processes'")
+    assert poll() == [first, second]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        None, 7, "x", [], {}, {"server": "1"}, {"server": "1", "bound": None, "waits": {"3/1": "x"}, "passed": {}},
+        {"server": "1", "bound": {"type": "timestamp", "value": "?"}, "waits": {}, "passed": {}},
+        {"server": "another", "bound": 1, "ties": 1, "waits": {"3/1": 0}, "passed": {"3/1": 0}},
+    ],
+)  # fmt: skip
+def test_a_memory_that_cannot_be_understood_is_none(session: Session, new_source: NewSource, part: Any) -> None:
+    early, late = session(), session()
+    first = insert(early)
+    second = insert(late)
+    late.commit()
+    poll = Processes(new_source, horizon_cap_seconds=0.1)
+    poll.checkpoint = {"horizon": part}
+    assert poll() == []
+    early.commit()
+    assert poll() == [first, second]
+
+
+def test_a_crowd_is_not_written_down(engine: Engine, new_source: NewSource) -> None:
+    crowd = Recollection(server="1", bound=1, waits={f"{i}/123456": 0.0 for i in range(400)})
+    assert written(crowd) is None
+
+
 @pytest.mark.parametrize("settle_seconds", [None, 0.1])
 def test_a_row_from_the_future_does_not_hide_those_before_it(
     session: Session, new_source: NewSource, settle_seconds: float | None
@@ -347,6 +509,100 @@ def test_a_now_that_cannot_wait_says_for_whom(
     assert f'begins "now" while transactions are running (sessions {pid})' in caplog.text
 
 
+# Several rows of one cursor value
+
+SERVERS = pytest.mark.parametrize("url", ["postgres_database", "mariadb_database"], indirect=True)
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def write(connection: Connection, number: int, minutes: int = 0) -> int:
+    insert(connection, NOON + dt.timedelta(minutes=minutes), number)
+    return number
+
+
+def until(poll: Poll, wanted: list[int]) -> list[int]:
+    """Poll on until these rows have come: nobody is in the way for ever."""
+    found: list[int] = []
+    for _ in range(50):
+        if set(wanted) <= set(found):
+            break
+        found += poll()
+    return found
+
+
+@SERVERS
+def test_a_row_that_joins_a_value_already_delivered_waits_for_a_smaller_one(
+    session: Session, new_source: NewSource
+) -> None:
+    early, late = session(), session()
+    write(late, 1)
+    late.commit()
+    poll = Poll(new_source())
+    assert until(poll, [1]) == [1]
+    write(early, 3)
+    write(late, 5)
+    late.commit()
+    assert poll() == []
+    early.commit()
+    assert until(poll, [5]) == [3, 5]
+
+
+@SERVERS
+def test_rows_that_join_a_value_which_waits_wait_for_those_who_run_by_then(
+    session: Session, new_source: NewSource
+) -> None:
+    reader, early, late = session(), session(), session()
+    reader.execute(text("SELECT * FROM changes")).all()
+    write(late, 9)
+    late.commit()
+    poll = Poll(new_source(horizon_wait_seconds=1))
+    assert poll() == []
+    write(early, 5)
+    write(late, 7)
+    late.commit()
+    assert poll() == []
+    reader.rollback()
+    assert poll() == []
+    early.commit()
+    assert until(poll, [9]) == [5, 7, 9]
+
+
+def test_a_writer_that_takes_a_value_once_more_while_it_waits_is_waited_for(
+    session: Session, new_source: NewSource
+) -> None:
+    reader, early, late = session(), session(), session()
+    reader.execute(text("SELECT 1"))
+    write(late, 8)
+    write(late, 9)
+    late.commit()
+    poll = Poll(new_source())
+    assert poll() == []
+    write(early, 5)
+    assert poll() == []
+    reader.rollback()
+    assert poll() == []
+    early.commit()
+    assert until(poll, [9]) == [5, 8, 9]
+
+
+@SERVERS
+def test_a_backlog_is_read_up_to_the_last_value_but_not_at_it(session: Session, new_source: NewSource) -> None:
+    early, late = session(), session()
+    for number in (1, 2, 3, 10):
+        write(late, number, minutes=number)
+    late.commit()
+    source = new_source(horizon_wait_seconds=1)
+    poll = Poll(source, limit=2)
+    assert until(poll, [1, 2]) == [1, 2]
+    write(early, 5, minutes=10)
+    write(late, 7, minutes=10)
+    late.commit()
+    assert poll() == [3]
+    assert poll() == []
+    early.commit()
+    assert sorted(until(poll, [10])) == [5, 7, 10]
+
+
 # MariaDB
 
 
@@ -383,22 +639,6 @@ def test_on_mariadb_a_stamp_taken_before_the_first_write_counts(session: Session
 
 
 @pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
-def test_on_mariadb_whole_seconds_are_delivered_once_they_are_over(
-    engine: Engine, session: Session, new_source: NewSource
-) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE changes MODIFY stamp datetime NOT NULL"))
-    writer = session()
-    insert(writer, number=5)
-    writer.commit()
-    poll = Poll(new_source(horizon_wait_seconds=20))
-    delivered = poll()
-    insert(writer, number=3)
-    writer.commit()
-    assert sorted(delivered + poll()) == [3, 5]
-
-
-@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
 def test_without_the_privilege_the_source_says_so_and_reads_on(
     engine: Engine, url: str, provider: EngineProvider, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -422,6 +662,60 @@ def test_without_the_privilege_the_source_says_so_and_reads_on(
     assert source.late_commit_grade() == "none"
     with engine.begin() as connection:
         connection.execute(text(f"DROP USER {name}"))
+
+
+@pytest.mark.parametrize("asked", ["table", "query"])
+@pytest.mark.parametrize("url", ["mariadb_database"], indirect=True)
+@pytest.mark.parametrize(
+    ("grade", "statement"),
+    [
+        ("exact", "CREATE VIEW seen AS SELECT * FROM changes WHERE version > 0"),
+        ("exact", "CREATE TABLE seen LIKE changes"),
+        ("none", "CREATE TABLE seen ENGINE=Aria SELECT * FROM changes"),
+        ("none", "CREATE TABLE seen ENGINE=MyISAM SELECT * FROM changes"),
+        ("none", "CREATE VIEW seen AS SELECT * FROM changes UNION ALL SELECT * FROM changes"),
+        ("none", "CREATE VIEW seen AS SELECT id + 0 AS id, version, stamp FROM changes"),
+    ],
+)
+def test_on_mariadb_only_tables_with_transactions_are_exact(
+    engine: Engine, new_source: NewSource, grade: str, statement: str, asked: str
+) -> None:
+    with engine.begin() as connection:
+        insert(connection)
+        insert(connection)
+        connection.execute(text(statement))
+    assert new_source("id", **ASKED[asked]).late_commit_grade() == grade
+
+
+# Values that are handed out again until their unit is over
+
+COARSE = [
+    ("postgres_database", "ALTER stamp TYPE timestamptz(0)", "SET TIME ZONE 'UTC'"),
+    ("postgres_database", "ALTER stamp TYPE timestamp(0)", "SET TIME ZONE 'America/Los_Angeles'"),
+    ("mariadb_database", "MODIFY stamp datetime NOT NULL", "SET time_zone = '+00:00'"),
+    ("mariadb_database", "MODIFY stamp datetime(1) NOT NULL", "SET time_zone = '+00:00'"),
+    ("mariadb_database", "MODIFY stamp datetime NOT NULL", "SET time_zone = '-08:00'"),
+]
+
+
+@pytest.mark.parametrize("asked", [{}, {"table": None, "query": "SELECT * FROM changes"}], ids=["table", "query"])
+@pytest.mark.parametrize(("url", "column", "zone"), COARSE, indirect=["url"])
+def test_a_coarse_stamp_is_passed_once_its_unit_is_over(
+    engine: Engine, session: Session, new_source: NewSource, asked: dict[str, Any], column: str, zone: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE changes {column}"))
+    writer = session()
+    writer.exec_driver_sql(zone)
+    # Rounded up, as PostgreSQL would do it, a stamp is not due yet for half a second.
+    stamp = "date_trunc('second', clock_timestamp())" if engine.dialect.name == "postgresql" else None
+    insert(writer, stamp, number=5)
+    writer.commit()
+    poll = Poll(new_source(horizon_wait_seconds=20, **asked))
+    delivered = poll()
+    insert(writer, stamp, number=3)
+    writer.commit()
+    assert sorted(delivered + poll()) == [3, 5]
 
 
 # Elsewhere
@@ -475,3 +769,96 @@ def test_a_sequence_that_sessions_take_numbers_ahead_from_is_warned_of(
     assert source.late_commit_grade() == ("exact" if cache == 1 else "none")
     assert ("20 numbers at a time" in caplog.text) is (cache == 20)
     assert len(source.fetch_changes({}, 10).records) == 1
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER SEQUENCE {sequence} CACHE 50"))
+    assert source.late_commit_grade() == "none"
+    assert caplog.text.count("50 numbers at a time") == 1
+
+
+PROVED = {
+    "a view": "CREATE VIEW seen AS SELECT * FROM changes WHERE version > 0",
+    "a view of a view": "CREATE VIEW inner_one AS TABLE changes; CREATE VIEW seen AS TABLE inner_one",
+    "a join": "CREATE VIEW seen AS SELECT c.*, o.id AS other FROM changes c JOIN changes o USING (version)",
+    "a union": "CREATE VIEW seen AS TABLE changes UNION ALL TABLE changes",
+    "an inheritance parent": "CREATE TABLE seen (LIKE changes); ALTER TABLE changes INHERIT seen",
+    "a partitioned table": (
+        "CREATE TABLE seen (LIKE changes) PARTITION BY LIST (version);"
+        "CREATE TABLE part PARTITION OF seen FOR VALUES IN (1); CREATE TABLE rest PARTITION OF seen DEFAULT"
+    ),
+}
+FOREIGN = "CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;"
+NOT_PROVED = {
+    "a materialized view": "CREATE MATERIALIZED VIEW seen AS TABLE changes",
+    "a view of one": "CREATE MATERIALIZED VIEW kept AS TABLE changes; CREATE VIEW seen AS TABLE kept",
+    "a foreign table": (
+        f"{FOREIGN} CREATE FOREIGN TABLE seen (id bigint, version int, stamp timestamptz)"
+        " SERVER files OPTIONS (filename '/dev/null')"
+    ),
+    "a foreign partition": (
+        f"{FOREIGN} CREATE TABLE seen (LIKE changes) PARTITION BY LIST (version);"
+        "CREATE FOREIGN TABLE far PARTITION OF seen DEFAULT SERVER files OPTIONS (filename '/dev/null')"
+    ),
+    "a computed cursor": (
+        "CREATE VIEW seen AS SELECT id + 0 AS id, version, stamp - interval '0' AS stamp FROM changes"
+    ),
+    "an aggregate": (
+        "CREATE VIEW seen AS SELECT max(id) AS id, version, max(stamp) AS stamp FROM changes GROUP BY version"
+    ),
+    "a function": (
+        "CREATE FUNCTION rows() RETURNS SETOF changes LANGUAGE plpgsql AS 'BEGIN RETURN QUERY TABLE changes; END';"
+        "CREATE VIEW seen AS SELECT * FROM rows()"
+    ),
+}
+ASKED: dict[str, dict[str, Any]] = {"table": {"table": "seen"}, "query": {"table": None, "query": "SELECT * FROM seen"}}
+
+
+@pytest.fixture
+def behind(request: pytest.FixtureRequest, engine: Engine, poller_url: str) -> str:
+    """Something to poll that is not a plain table."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql((PROVED | NOT_PROVED)[request.param])
+        connection.exec_driver_sql("GRANT SELECT ON seen TO PUBLIC")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("cursor", ["id", "stamp"])
+@pytest.mark.parametrize("behind", [*PROVED, *NOT_PROVED], indirect=True)
+def test_only_what_can_be_proved_is_called_exact(
+    new_source: NewSource, caplog: pytest.LogCaptureFixture, behind: str, cursor: str, asked: str
+) -> None:
+    grade = "exact" if behind in PROVED else "none"
+    source = new_source(cursor, **ASKED[asked])
+    assert source.late_commit_grade() == grade
+    source.fetch_changes({}, 1)
+    assert caplog.text.count("may miss rows that commit late") == (grade == "none")
+
+
+@pytest.mark.parametrize("behind", NOT_PROVED, indirect=True)
+def test_what_cannot_be_proved_is_settled_by_a_distance(new_source: NewSource, behind: str) -> None:
+    settled, plain = new_source(settle_seconds=1, **ASKED["table"]), new_source(**ASKED["table"])
+    assert settled.late_commit_grade() == "settled"
+    for source, grade in ((settled, "ok"), (plain, "warning")):
+        [found] = [finding for finding in source.checkup() if finding.check == "late commits"]
+        assert found.grade == grade
+        assert "(it" in found.text  # why
+
+
+def test_a_partitioned_table_without_partitions_is_exact(
+    engine: Engine, poller_url: str, new_source: NewSource
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE seen (LIKE changes) PARTITION BY LIST (version)")
+        connection.exec_driver_sql("GRANT SELECT ON seen TO PUBLIC")
+    assert new_source(table="seen").late_commit_grade() == "exact"
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("behind", ["a view", "a join", "a union", "an inheritance parent"], indirect=True)
+def test_a_cached_sequence_is_found_behind_whatever_is_read(
+    engine: Engine, new_source: NewSource, behind: str, asked: str
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER SEQUENCE changes_id_seq CACHE 20")
+    assert new_source("id", **ASKED[asked]).late_commit_grade() == "none"
+    assert new_source("stamp", **ASKED[asked]).late_commit_grade() == "exact"

@@ -47,6 +47,7 @@ class Instance:
         self.folder = folder
         self._writing = Lock()
         self._processes: list[Process] = []
+        self._children: list[subprocess.Popen[bytes]] = []
         self._settings: dict[str, str] = {}
 
     @classmethod
@@ -93,6 +94,8 @@ class Instance:
         servers = [process for process in self._processes if process.name != "owner"]
         with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
             list(pool.map(Process.stop, servers))
+        for child in self._children:
+            child.wait()
         for link in self.folder.glob(f"*/{ELSEWHERE}"):
             shutil.rmtree(link.resolve(), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -112,6 +115,7 @@ class Instance:
     def launch(self, server: Server) -> Process | None:
         """Start a prepared server, for the first time or again; None when it does not become ready."""
         child = self._spawn(server)
+        self._children.append(child)
         process = Process(server.name, child.pid, start_time(child.pid) or 0, server.stop_signal)
         self._note(process)
         return process if self._becomes_ready(server, child) else None

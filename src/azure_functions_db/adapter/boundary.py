@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.adapter.shape import Header
 
+BOUNDARY = "boundary"
+"""The part of a checkpoint that remembers what was delivered at its cursor value."""
 MOST_ROWS = 1_000
 """How many rows of one cursor value are remembered; with more, the value is not read again."""
 

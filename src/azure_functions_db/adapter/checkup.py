@@ -35,18 +35,19 @@ def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:
     yield clock_finding("database clock", database_now(connection))
 
 
-def late_commits(grade: Grade) -> Finding:
-    """Say how well late commits are guarded against."""
+def late_commits(grade: Grade, reason: str | None = None) -> Finding:
+    """Say how well late commits are guarded against, and why not better."""
+    why = f" ({reason})" if reason else ""
     match grade:
         case "exact":
             return Finding("late commits", "ok", "exact: no row that commits late is jumped over")
         case "settled":
-            return Finding("late commits", "ok", "settled: rows are read at a distance from the clock")
+            return Finding("late commits", "ok", f"settled: rows are read at a distance from the clock{why}")
         case "none":
             return Finding(
                 "late commits",
                 "warning",
-                "none: a row that commits later than its successor can be missed",
+                f"none: a row that commits later than its successor can be missed{why}",
                 "give settle_seconds=, or let the database show its running transactions (PROCESS on MySQL/MariaDB)",
             )
 

@@ -12,6 +12,8 @@ from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sqlalchemy import Connection, Row
     from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -36,6 +38,13 @@ def _compiled(element: _Explained, compiler: SQLCompiler, **options: Any) -> str
     return f"{element.prefix} {compiler.process(element.statement, **options)}"
 
 
+def explained(
+    connection: Connection, statement: ClauseElement, prefix: str, parameters: Mapping[str, Any] | None = None
+) -> Sequence[Row[Any]]:
+    """Return what the database says about how it would run a statement."""
+    return connection.execute(_Explained(statement, prefix), parameters or {}).all()
+
+
 def plan_words(plan: Plan, connection: Connection) -> str | None:
     """Return how the database would read the page after the last row; None where it cannot be asked."""
     dialect = plan.dialect.name
@@ -47,8 +56,8 @@ def plan_words(plan: Plan, connection: Connection) -> str | None:
         connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
     last = connection.execute(plan.last()).first()
     position = Position(() if last is None else tuple(last))
-    statement = _Explained(plan.page(position), _PREFIX[dialect])
-    rows = connection.execute(statement, {**plan.parameters(position.values), LIMIT: 100}).all()
+    parameters = {**plan.parameters(position.values), LIMIT: 100}
+    rows = explained(connection, plan.page(position), _PREFIX[dialect], parameters)
     return "; ".join(_said(dialect, row) for row in rows if _said(dialect, row))
 
 

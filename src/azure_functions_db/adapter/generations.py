@@ -3,15 +3,26 @@
 Rows become visible in the order of commits, not in the order of their cursors. The rule here lets no row
 be jumped over, and knows nothing of any database:
 
-1. See a *bound*: a cursor value that is visible to everybody. Its stamp was taken before this moment.
-2. Only then list the running transactions. Stamps grow, so a stamp at or below the bound was taken before
-   the bound's own one, by a transaction that had begun by then: it has ended, or it is in the list.
+1. See a *bound*: the newest cursor value that is visible to everybody. Its stamp was taken before this moment.
+2. Only then list the running transactions. Stamps do not shrink, so a stamp below the bound was taken before
+   the bound's own one, by a transaction that had begun by then: it has ended, or it is in the list. The same
+   holds for a stamp *at* the bound, as long as that value is not handed out again.
 3. Once everyone in the list has ended, read up to the bound, in a snapshot taken after that: whatever can
    ever appear at or below the bound is in it.
 
-A transaction reads its clock a moment before others can see that it is running. So a bound may have to
-*ripen*: the list is taken some time after the bound was seen, which a transaction would have to spend in
-that moment to be missed.
+A value that is handed out again (a batch number, a stamp that a client has chosen) gets further rows after it
+was seen, and of those the one with the higher key can become visible first. So a bound is seen together with
+its *ties*, the number of rows that share it: when rows have joined them, that is a new sight with a list of
+its own, and until this one has drained, rows are read only below the bound, whatever was promised for it before.
+Who begins after that list and takes a value once more that several rows have is waited for where the database
+shows that it *touches* the source's rows; who does so after the rows at the bound were read is beyond this rule.
+
+A transaction reads its clock a moment before others can see that it is running, and a coarse clock shows one
+value for a while. So a bound may have to *ripen*: the list is taken some time after the bound was seen, by when
+its value is over and whoever has taken it can be seen.
+
+Nobody is waited for without end unless the user wants it: a transaction that has written nothing is passed by
+after the cap, one that has written after the second limit. Both count from the first bound that it has held.
 """
 
 from __future__ import annotations
@@ -22,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.types import Horizon, HorizonHolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 # More remembered bounds let the horizon move in smaller steps; a busy database fills any number.
 _REMEMBERED = 16
@@ -38,11 +49,16 @@ class Transaction:
     writes: bool
     age_seconds: float | None = None
     mark: Any = field(default=None, compare=False)
+    touches: bool = False
+    """Whether it is known to have changed rows that this source reads."""
 
 
 @dataclass
-class _Generation:
+class Generation:
+    """A bound, and those who were running when it was seen and have not ended since; None: not listed yet."""
+
     bound: Any
+    ties: Hashable
     seen_at: float
     ripe_at: float
     running: dict[Hashable, Transaction] | None = None
@@ -51,27 +67,55 @@ class _Generation:
 class Generations:
     """Bounds that wait for the transactions of their time to end, and the last one for which all have."""
 
-    def __init__(self, cap_seconds: float | None) -> None:
+    def __init__(self, cap_seconds: float | None, abandon_seconds: float | None = None) -> None:
         self.confirmed: Any = None
-        self.passed_by: set[Transaction] = set()
-        """Transactions that were no longer waited for because the cap was reached."""
+        self.includes_bound = True
+        """Whether rows at the confirmed value itself are safe; otherwise only those below it."""
+        self.since: dict[Hashable, float] = {}
+        """Since when each running transaction has held a bound, or would have."""
         self._cap = cap_seconds
-        self._waiting: list[_Generation] = []
+        self._abandon = abandon_seconds
+        self._passed: dict[Hashable, Transaction] = {}
+        self._waiting: list[Generation] = []
+        self._latest: tuple[Any, Hashable] = (None, None)
 
     @property
     def is_settled(self) -> bool:
         """Whether no bound waits for anybody."""
         return not self._waiting
 
-    def see(self, bound: Any, *, at: float, ripe_at: float) -> bool:
-        """Take note of a visible cursor value, and tell whether it is news."""
-        latest = self._waiting[-1].bound if self._waiting else self.confirmed
-        if bound is None or bound == latest:
-            return False  # The older sighting of the same value has the shorter list.
-        self._waiting.append(_Generation(bound, at, ripe_at))
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been seen so far."""
+        return self._latest == (None, None)
+
+    @property
+    def oldest(self) -> Generation | None:
+        """The generation that has waited for others for the longest time."""
+        return next((generation for generation in self._waiting if generation.running), None)
+
+    @property
+    def passed_by(self) -> Collection[Transaction]:
+        """Running transactions that are no longer waited for because a limit was reached."""
+        return self._passed.values()
+
+    def see(self, bound: Any, *, at: float, ripe_at: float, ties: Hashable = None) -> bool:
+        """Take note of the newest cursor value and of the rows that share it, and tell whether they are news."""
+        if bound is None or (bound, ties) == self._latest:
+            return False  # The older sighting of the same rows has the shorter list.
+        self._wait_for(Generation(bound, ties, at, ripe_at))
         if len(self._waiting) > _REMEMBERED:
             del self._waiting[-2]
         return True
+
+    def recall(
+        self, generation: Generation | None, passed: Iterable[Transaction], since: Mapping[Hashable, float]
+    ) -> None:
+        """Go on from what another process has remembered, before anything was seen here."""
+        self.since |= since
+        self._passed |= {transaction.key: transaction for transaction in passed}
+        if generation is not None:
+            self._wait_for(generation)
 
     def list_running(
         self,
@@ -86,14 +130,18 @@ class Generations:
         """
         for generation in self._waiting:
             self._update(generation, running, at, successors)
+        self._join({key: one for key, one in running.items() if one.touches and key not in self._passed}, at)
+        self.since = {key: since for key, since in self.since.items() if key in running}
+        self._passed = {key: transaction for key, transaction in self._passed.items() if key in running}
         drained = [i for i, generation in enumerate(self._waiting) if generation.running == {}]
         if drained:
-            self.confirmed = self._waiting[drained[-1]].bound
+            self.confirmed, self.includes_bound = self._waiting[drained[-1]].bound, True
             del self._waiting[: drained[-1] + 1]
+            self._restrict()
 
     def horizon(self, at: float) -> Horizon | None:
         """Tell how far reading is safe and who holds it there, if somebody does."""
-        held = next((generation for generation in self._waiting if generation.running), None)
+        held = self.oldest
         if held is None or held.running is None:
             return None
         waited = at - held.seen_at
@@ -103,23 +151,66 @@ class Generations:
         )
         return Horizon(self.confirmed, waited, holders)
 
+    def _wait_for(self, generation: Generation) -> None:
+        self._latest = (generation.bound, generation.ties)
+        self._waiting.append(generation)
+        self._restrict()
+
+    def _restrict(self) -> None:
+        """Let no older promise cover rows at a value that waits."""
+        for generation in self._waiting:
+            if _is_at_or_below(generation.bound, self.confirmed):
+                self.confirmed, self.includes_bound = generation.bound, False
+
     def _update(
         self,
-        generation: _Generation,
+        generation: Generation,
         running: Mapping[Hashable, Transaction],
         at: float,
         successors: Callable[[Transaction], Iterable[Transaction]],
     ) -> None:
         if generation.running is not None:
-            present = (now for then in generation.running.values() for now in successors(then))
-            generation.running = {transaction.key: transaction for transaction in present}
+            generation.running = self._present(generation.running, successors)
         elif at >= generation.ripe_at:
             generation.running = dict(running)
-        if generation.running and self._cap is not None and at - generation.seen_at > self._cap:
-            self._pass_idle(generation.running)
+        for transaction in list((generation.running or {}).values()):
+            since = self.since.setdefault(transaction.key, generation.seen_at)
+            if self._is_passed(transaction, at - since):
+                self._passed[transaction.key] = transaction
+                del generation.running[transaction.key]  # type: ignore[union-attr]  # it has this one
 
-    def _pass_idle(self, running: dict[Hashable, Transaction]) -> None:
-        idle = [transaction for transaction in running.values() if not transaction.writes]
-        self.passed_by.update(idle)
-        for transaction in idle:
-            del running[transaction.key]
+    def _present(
+        self, earlier: Mapping[Hashable, Transaction], successors: Callable[[Transaction], Iterable[Transaction]]
+    ) -> dict[Hashable, Transaction]:
+        present: dict[Hashable, Transaction] = {}
+        for key, then in earlier.items():
+            for now in successors(then):
+                present[now.key] = now
+                if key in self.since:
+                    self.since.setdefault(now.key, self.since[key])
+        return present
+
+    def _join(self, touching: dict[Hashable, Transaction], at: float) -> None:
+        """Wait for those, too, who came later and may have taken the newest value once more."""
+        if not touching or self.is_new or self._latest[1] in (None, 1):  # a value that one row has was taken once
+            return
+        for key in touching:
+            self.since.setdefault(key, at)
+        if not self._waiting:
+            self._wait_for(Generation(*self._latest, at, at, touching))
+        elif self._waiting[-1].running is not None:
+            self._waiting[-1].running |= touching
+
+    def _is_passed(self, transaction: Transaction, held_for: float) -> bool:
+        limits = (self._abandon, None if transaction.writes else self._cap)
+        return any(limit is not None and held_for > limit for limit in limits)
+
+
+def _is_at_or_below(bound: Any, confirmed: Any) -> bool:
+    """Tell whether a bound has not grown: it is seen again, or the rows above it have gone."""
+    if confirmed is None or bound == confirmed:
+        return confirmed is not None
+    try:
+        return not isinstance(bound, str) and bool(bound < confirmed)  # how texts are ordered, only the database knows
+    except TypeError:
+        return False

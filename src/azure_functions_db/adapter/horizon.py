@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.adapter import values
-from azure_functions_db.adapter.generations import Generations
+from azure_functions_db.adapter.generations import Generation, Generations, Transaction
 from azure_functions_db.adapter.position import BEGINNING
+from azure_functions_db.adapter.recollection import Recollection, recollected, written
 from azure_functions_db.core.errors import SourceConfigurationError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
     from sqlalchemy.types import TypeEngine
 
-    from azure_functions_db.adapter.generations import Transaction
     from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.adapter.position import Position
     from azure_functions_db.core.types import Horizon
@@ -30,6 +30,14 @@ logger = logging.getLogger("azure_functions_db")
 
 # A transaction would have to be stopped for this long between reading its clock and being listed.
 _MOMENT = 0.05
+# What is behind a source can change: a view is replaced, a sequence gets a cache.
+_EXAMINE_SECONDS = 300.0
+# Rows that share one cursor value are counted up to here.
+_MOST_TIES = 10_000
+# Seconds, the coarsest unit that a clock stamps with, for a column that does not tell its own.
+_COARSEST = 1.0
+# A time without a zone may be that of any session's zone: from 12 hours west of UTC to 14 east.
+_ZONES = dt.timedelta(hours=26)
 
 
 class Watch(ABC):
@@ -39,15 +47,25 @@ class Watch(ABC):
     ripening_seconds: float = 0.0
     is_blind: bool = False
     """Whether the database turned out to hide what this watch needs to see."""
+    reason: str | None = None
+    """Why this watch cannot promise more than its grade, where it could on another database."""
 
     @property
     @abstractmethod
     def bound(self) -> Any:
         """The cursor value up to which nothing can appear any more; None: nothing is safe yet."""
 
+    @property
+    def includes_bound(self) -> bool:
+        """Whether rows at the bound itself are safe, too."""
+        return True
+
     @abstractmethod
     def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         """Look at the database, and tell whether there is anything after the position."""
+
+    def examine(self, connection: Connection, plan: Plan) -> None:  # noqa: B027 - most have nothing to find out
+        """Find out what the grade depends on, as it is now."""
 
     @property
     def is_settled(self) -> bool:
@@ -58,97 +76,12 @@ class Watch(ABC):
         """Tell who holds the horizon, if somebody does."""
         return None
 
+    def recall(self, part: Any) -> None:  # noqa: B027 - most watches need no memory
+        """Go on from what another process has remembered."""
 
-class DrainingWatch(Watch):
-    """Waits until the transactions that ran when a cursor value was seen have ended."""
-
-    grade: Grade = "exact"
-
-    def __init__(
-        self,
-        name: str,
-        kind: TypeEngine[Any],
-        *,
-        settle_seconds: float | None,
-        cap_seconds: float | None,
-        clock: Callable[[], float],
-    ) -> None:
-        if settle_seconds is not None:
-            require_clock(kind)
-        self._lock = threading.Lock()
-        self._name = name
-        self._settle = settle_seconds
-        self._clock = clock
-        self._generations = Generations(cap_seconds)
-        self.ripening_seconds = ripening(kind)
-
-    @property
-    def bound(self) -> Any:
-        """The highest cursor value whose transactions have all ended."""
-        return self._generations.confirmed
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every value seen so far may be read."""
-        return self._generations.is_settled
-
-    def horizon(self) -> Horizon | None:
-        """Tell who holds the horizon, if somebody does."""
-        return self._generations.horizon(self._clock())
-
-    def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        """See the newest cursor value, then who is running; one at a time, so that lists stay younger than bounds."""
-        with self._lock:
-            return self._look(connection, plan, start)
-
-    @abstractmethod
-    def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        """Call `_see` and then `_list`, and tell whether there is anything after the position."""
-
-    def _give_up(self, reason: str) -> None:
-        if self.is_blind:
-            return
-        self.is_blind = True
-        self.grade = "none" if self._settle is None else "settled"
-        warn_of_late_commits(self._name, reason)
-
-    def _see(self, newest: Any, database_clock: Any) -> bool:
-        now = self._clock()
-        ripe = self.ripening_seconds
-        if ripe and _is_older(newest, database_clock, ripe):
-            ripe = 0
-        return self._generations.see(newest, at=now, ripe_at=now + ripe)
-
-    def _list(
-        self,
-        running: Mapping[Hashable, Transaction],
-        successors: Callable[[Transaction], Iterable[Transaction]],
-        at: float | None = None,
-    ) -> None:
-        known = set(self._generations.passed_by)
-        self._generations.list_running(running, at=self._clock() if at is None else at, successors=successors)
-        for transaction in self._generations.passed_by - known:
-            logger.warning(
-                "Source %r no longer waits for session %s of %s, which has not written anything so far: "
-                "if it has already taken a cursor value and writes it later, that row will be missed",
-                self._name,
-                transaction.session,
-                transaction.user,
-            )
-
-    def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
-        """Return the newest cursor value after a position, and what else is to be seen at that moment."""
-        bounded, start = self._settle is not None, start.at_value
-        newest = plan.newest(start, bounded=bounded)
-        parameters = plan.parameters(start.values)
-        if self._settle is not None:
-            parameters |= plan.bounded(settled_until(connection, plan, self._settle))
-        sight = plan.kept(("sight", newest), lambda: self._beside(newest, plan))
-        return connection.execute(sight, parameters).one()
-
-    @abstractmethod
-    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
-        """Return a statement for the newest cursor value together with what else has to be seen."""
+    def recollection(self, part: Any, *, moved: bool) -> Any:  # noqa: ARG002 - for those that have a memory
+        """Return what the next process should remember, None for nothing."""
+        return part
 
 
 class SettledWatch(Watch):
@@ -172,6 +105,241 @@ class SettledWatch(Watch):
         return True
 
 
+class DrainingWatch(Watch):
+    """Waits until the transactions that ran when a cursor value was seen have ended."""
+
+    grade: Grade = "exact"
+
+    def __init__(
+        self,
+        name: str,
+        kind: TypeEngine[Any],
+        *,
+        settle_seconds: float | None,
+        cap_seconds: float | None,
+        clock: Callable[[], float],
+        abandon_seconds: float | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._name = name
+        self._settle = settle_seconds
+        self._distance = None if settle_seconds is None else SettledWatch(kind, settle_seconds)
+        self._clock = clock
+        self._limits = (cap_seconds, abandon_seconds)
+        self._generations = Generations(*self._limits)
+        self._ties: Hashable = None
+        self._server: str | None = None
+        self._ahead = 0.0
+        """By how much the database's clock, in seconds since 1970, is ahead of ours."""
+        self._recalled: Recollection | None = None
+        self._doubt: str | None = None
+        self._blindness: str | None = None
+        self._examine_at = float("-inf")
+        self.ripening_seconds = ripening(kind)
+
+    @property
+    def bound(self) -> Any:
+        """The highest cursor value whose transactions have all ended; by the clock where they cannot be seen."""
+        if self.is_blind:
+            return self._distance.bound if self._distance else None
+        return self._generations.confirmed
+
+    @property
+    def includes_bound(self) -> bool:
+        """Whether rows at the bound itself wait for nobody."""
+        return self.is_blind or self._generations.includes_bound
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every value seen so far may be read."""
+        return self.is_blind or self._generations.is_settled
+
+    def horizon(self) -> Horizon | None:
+        """Tell who holds the horizon, if somebody does."""
+        return None if self.is_blind else self._generations.horizon(self._clock())
+
+    def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
+        """See the newest cursor value, then who is running; one at a time, so that lists stay younger than bounds."""
+        with self._lock:
+            if self._clock() >= self._examine_at:
+                self.examine(connection, plan)
+            found = self._look(connection, plan, start)
+            if found and self.is_blind and self._distance:
+                self._distance.look(connection, plan, start)
+            return found
+
+    def examine(self, connection: Connection, plan: Plan) -> None:
+        """Find out whether rows can appear otherwise than by a transaction that is shown."""
+        self._examine_at = self._clock() + _EXAMINE_SECONDS
+        self._suspect(self._doubted(connection, plan))
+
+    def _doubted(self, connection: Connection, plan: Plan) -> str | None:  # noqa: ARG002 - for those that can ask
+        """Return why rows can appear otherwise, None where they cannot."""
+        return None
+
+    def recall(self, part: Any) -> None:
+        """Go on from what another process has remembered, if this one knows nothing yet."""
+        if self._server is None:
+            self._recalled = recollected(part)
+
+    def recollection(self, part: Any, *, moved: bool) -> Any:
+        """Return what the next process should remember: as it was written, as long as that still holds."""
+        if self._server is None or (self.is_settled and not moved):
+            return part
+        earlier, generations = recollected(part), self._generations
+        passed = {transaction.key for transaction in generations.passed_by}
+        if earlier and earlier.server == self._server:
+            known = {self._remembered(key) for key in generations.since if key not in passed}
+            if known & set(earlier.waits):
+                return part
+        return written(self._recollection(self._server))
+
+    @abstractmethod
+    def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
+        """Call `_see` and then `_list`, and tell whether there is anything after the position."""
+
+    def _give_up(self, reason: str) -> None:
+        """Go by the clock from now on, or by nothing: the database hides who is running."""
+        if self.is_blind:
+            return
+        self.is_blind = True
+        self._blindness = reason
+        self._regrade()
+        warn_of_late_commits(self._name, reason, self._settle)
+
+    def _see_again(self) -> None:
+        """Go by the running transactions again; those that were known before are of another time."""
+        if not self.is_blind:
+            return
+        self.is_blind = False
+        self._generations = Generations(*self._limits)
+        self._regrade()
+        logger.warning("Source %r sees the running transactions again, and waits for them", self._name)
+
+    def _suspect(self, doubt: str | None) -> None:
+        """Take back the promise to miss nothing, for a reason that is told once; None: there is none any more."""
+        if doubt == self._doubt:
+            return
+        self._doubt = doubt
+        self._regrade()
+        if doubt is not None:
+            warn_of_late_commits(self._name, doubt, self._settle)
+
+    def _regrade(self) -> None:
+        unproved: Grade = "none" if self._settle is None else "settled"
+        self.reason = self._blindness if self.is_blind else self._doubt
+        self.grade = unproved if self.reason else "exact"
+
+    def _know(self, server: str, database_time: float) -> None:
+        """Take note of which server this is, as of this start of it, and of its clock; call it before `_see`."""
+        self._ahead = database_time - self._clock()
+        if server != self._server:
+            if self._server is not None:
+                self._generations = Generations(*self._limits)
+            self._server = server
+        if self._recalled is not None and self._recalled.server == server and self._generations.is_new:
+            self._restore(self._recalled)
+        self._recalled = None
+
+    def _remembered(self, key: Hashable) -> str | None:
+        """Return the text by which a transaction is known until the server starts again; None: there is none."""
+        return key if isinstance(key, str) else None
+
+    def _recalled_as(self, told: str) -> Transaction:
+        """Return a transaction that was remembered by this text, as an older list would have shown it."""
+        return Transaction(told, told, None, writes=False)
+
+    def _restore(self, earlier: Recollection) -> None:
+        def mine(told: Mapping[str, float]) -> dict[str, Transaction]:
+            return {one: self._recalled_as(one) for one in told}
+
+        waits, passed = mine(earlier.waits), mine(earlier.passed)
+        times = {**earlier.waits, **earlier.passed}
+        since = {one.key: times[told] - self._ahead for told, one in (waits | passed).items()}
+        generation = None
+        if waits:
+            seen_at = min(since[one.key] for one in waits.values())
+            running = {one.key: one for one in waits.values()}
+            generation = Generation(earlier.bound, earlier.ties, seen_at, seen_at, running)
+        self._generations.recall(generation, passed.values(), since)
+
+    def _recollection(self, server: str) -> Recollection:
+        generations, oldest = self._generations, self._generations.oldest
+
+        def times(keys: Iterable[Hashable]) -> dict[str, float]:
+            told = {self._remembered(key): round(generations.since[key] + self._ahead, 3) for key in keys}
+            return {text: moment for text, moment in told.items() if text is not None}
+
+        passed = times(transaction.key for transaction in generations.passed_by)
+        if oldest is None or not oldest.running or not isinstance(oldest.ties, int | None):
+            return Recollection(server=server, passed=passed)
+        waits = times(oldest.running)
+        return Recollection(server=server, bound=oldest.bound, ties=oldest.ties, waits=waits, passed=passed)
+
+    def _see(self, newest: Any, database_clock: Any) -> bool:
+        now = self._clock()
+        ripe = self.ripening_seconds
+        if ripe and _is_older(newest, database_clock, ripe):
+            ripe = 0
+        return self._generations.see(newest, at=now, ripe_at=now + ripe, ties=self._ties)
+
+    def _list(
+        self,
+        running: Mapping[Hashable, Transaction],
+        successors: Callable[[Transaction], Iterable[Transaction]],
+        at: float | None = None,
+    ) -> None:
+        known = {transaction.key for transaction in self._generations.passed_by}
+        self._generations.list_running(running, at=self._clock() if at is None else at, successors=successors)
+        for transaction in self._generations.passed_by:
+            if transaction.key not in known:
+                self._warn_of(transaction)
+
+    def _warn_of(self, passed: Transaction) -> None:
+        has = "has written something" if passed.writes else "has not written anything so far"
+        logger.warning(
+            "Source %r no longer waits for session %s of %s, which %s: "
+            "if it has already taken a cursor value and commits it later, that row will be missed",
+            self._name,
+            passed.session,
+            passed.user,
+            has,
+        )
+
+    def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
+        """Return the newest cursor value after a position, and what else is to be seen at that moment."""
+        bounded, start = self._settle is not None, start.at_value
+        newest = plan.newest(start, bounded=bounded)
+        parameters = plan.parameters(start.values)
+        if self._settle is not None:
+            parameters |= plan.bounded(settled_until(connection, plan, self._settle))
+        parameters |= self._parameters()
+        sight = plan.kept(("sight", newest), lambda: self._with_ties(self._due(newest, plan), plan))
+        found = connection.execute(sight, parameters).one()
+        self._ties = getattr(found, "azfdb_ties", None)
+        if self._ties == _MOST_TIES:  # Too many to count them each time: every position among them is news.
+            self._ties = start.values
+        return found
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return what the statement of `_beside` binds."""
+        return {}
+
+    def _due(self, newest: Select[Any], plan: Plan) -> Select[Any]:  # noqa: ARG002 - for those that need it
+        """Return the statement for the newest cursor value without those that are not due yet."""
+        return newest
+
+    def _with_ties(self, newest: Select[Any], plan: Plan) -> Select[Any]:
+        sight = self._beside(newest, plan)
+        if len(plan.order) == 1:  # no two rows have the same cursor value
+            return sight
+        return sight.add_columns(plan.ties(newest, _MOST_TIES).scalar_subquery().label("azfdb_ties"))
+
+    @abstractmethod
+    def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
+        """Return a statement for the newest cursor value together with what else has to be seen."""
+
+
 class RowversionWatch(Watch):
     """SQL Server tells by itself which row versions are still in use."""
 
@@ -192,8 +360,16 @@ class RowversionWatch(Watch):
         return True
 
 
-def warn_of_late_commits(name: str, reason: str) -> None:
+def warn_of_late_commits(name: str, reason: str, settle_seconds: float | None = None) -> None:
     """Say that rows may be missed, why, and what helps."""
+    if settle_seconds is not None:
+        logger.warning(
+            "Source %r may miss rows that commit later than settle_seconds=%g after their stamp: %s",
+            name,
+            settle_seconds,
+            reason,
+        )
+        return
     logger.warning(
         "Source %r may miss rows that commit late: %s. Give settle_seconds= to keep a distance from the clock, "
         'or in_flight="ignore" if writers never overlap',
@@ -217,13 +393,14 @@ def ripening(kind: TypeEngine[Any]) -> float:
     """Return how long a visible cursor value must age before the running transactions are listed.
 
     An integer comes out of a sequence inside a transaction: no time at all. A column of whole seconds
-    gets more rows of the same value until the second is over.
+    gets more rows of the same value until the second is over, and so does any other by its own unit.
     """
     if values.is_whole(kind):
         return 0.0
-    digits = getattr(kind, "fsp", getattr(kind, "precision", 6))
-    coarse = values.is_temporal(kind) and not digits and (hasattr(kind, "fsp") or digits == 0)
-    return 1.0 + _MOMENT if coarse else _MOMENT
+    if not values.is_temporal(kind):
+        return _MOMENT
+    unit = values.resolution(kind)
+    return _MOMENT + (_COARSEST if unit is None else unit)
 
 
 def require_clock(kind: TypeEngine[Any]) -> None:
@@ -261,8 +438,10 @@ def _clock(connection: Connection, *, aware: bool) -> dt.datetime:
 
 
 def _is_older(newest: Any, database_clock: Any, seconds: float) -> bool:
+    """Tell whether a stamp is certainly older than that, whichever zone its writer lives in."""
     match newest, database_clock:
         case dt.datetime(), dt.datetime() if (newest.tzinfo is None) == (database_clock.tzinfo is None):
-            return database_clock - newest > dt.timedelta(seconds=seconds)
+            zones = _ZONES if newest.tzinfo is None else dt.timedelta()
+            return database_clock - newest > zones + dt.timedelta(seconds=seconds)
         case _:
             return False

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.adapter.generations import Transaction
 from azure_functions_db.adapter.horizon import DrainingWatch
+from azure_functions_db.adapter.lineage_mysql import doubt
 from azure_functions_db.adapter.plan import SIGNATURE, signed
 from azure_functions_db.core.failures import code_of
 
@@ -112,6 +113,9 @@ class MysqlWatch(DrainingWatch):
     """Reads up to where the transactions of this server allow it."""
 
     _since: dt.datetime
+
+    def _doubted(self, connection: Connection, plan: Plan) -> str | None:
+        return doubt(connection, plan)
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         from sqlalchemy import func, select

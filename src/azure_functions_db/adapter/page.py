@@ -56,7 +56,15 @@ def empty_page(start: Position) -> Page:
     return Page(Header((), ()), (), start, more=False)
 
 
-def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Any = None) -> Page:
+@dataclass(frozen=True)
+class Bound:
+    """The cursor value where a page ends; ``inclusive`` says whether rows of that value still belong to it."""
+
+    value: Any
+    inclusive: bool = True
+
+
+def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Bound | None = None) -> Page:
     """Read the rows after a position, at most up to a cursor value if a bound is given.
 
     Where the position has a boundary, the rows at its cursor value that were not delivered come first.
@@ -70,7 +78,7 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
         if page.rows and page.more and are_tied(page.end.values[0], start.values[0]):
             return page
         if _collates(plan, start):
-            return _missed(connection, plan, start, limit, page) or page
+            return _missed(connection, plan, start, limit, page, bound) or page
     # A statement is compiled for each number of rows: few numbers are enough.
     known = 1 << len(boundary).bit_length()
     read = _read(connection, plan, start.at_value, limit + known + 1, bound)
@@ -87,9 +95,12 @@ def _collates(plan: Plan, start: Position) -> bool:
     return plan.dialect.name != "sqlite" and isinstance(start.values[0], str)
 
 
-def _missed(connection: Connection, plan: Plan, start: Position, limit: int, ahead: Page) -> Page | None:
+def _missed(
+    connection: Connection, plan: Plan, start: Position, limit: int, ahead: Page, bound: Bound | None
+) -> Page | None:
     """Read the rows at the cursor value alone, and return those neither delivered nor ahead; None: there are none."""
-    read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, start.values[0])
+    is_open = bound is not None and not bound.inclusive and bound.value == start.values[0]
+    read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, Bound(start.values[0], not is_open))
     ties = Ties(plan, read.header)
     rows = [row for row in read.rows if ties.is_at(row, start.values[0])]
     waiting = {key for _, key, _ in ties.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
@@ -107,11 +118,13 @@ def at_present(connection: Connection, plan: Plan, position: Position) -> Positi
     """Return the position with all rows that are at its cursor value now taken for delivered."""
     if not plan.reads_again or not position.values:
         return position
-    page = read_page(connection, plan, Position(position.values[:1], inclusive=True), MOST_ROWS, position.values[0])
+    page = read_page(
+        connection, plan, Position(position.values[:1], inclusive=True), MOST_ROWS, Bound(position.values[0])
+    )
     return replace(position, boundary=None if page.more else page.end.boundary)
 
 
-def _read(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> _Reading:
+def _read(connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None) -> _Reading:
     if plan.definition.partition is not None and not plan.partitions_in_sql:
         return _read_share(connection, plan, start, count, bound)
     header, rows = _rows(connection, plan, start, count, bound)
@@ -119,7 +132,7 @@ def _read(connection: Connection, plan: Plan, start: Position, count: int, bound
     return _Reading(header, rows, last, is_end=len(rows) < count)
 
 
-def _read_share(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> _Reading:
+def _read_share(connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None) -> _Reading:
     """Read on until there are enough rows of this share: which rows belong to it is known only here."""
     taken: list[Any] = []
     header, last = Header((), ()), None
@@ -188,11 +201,13 @@ def _labels(fresh: Sequence[tuple[int, bytes, Mark]]) -> dict[int, str]:
     return {place: mark.label for place, (_, _, mark) in enumerate(fresh) if mark.label}
 
 
-def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> tuple[Header, Sequence[Any]]:
-    statement = plan.page(start, bounded=bound is not None)
+def _rows(
+    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
+) -> tuple[Header, Sequence[Any]]:
+    statement = plan.page(start, bounded=bound is not None, at_bound=bound is None or bound.inclusive)
     parameters = {**plan.parameters(start.values), LIMIT: count}
     if bound is not None:
-        parameters |= plan.bounded(bound)
+        parameters |= plan.bounded(bound.value)
     worded = plan.worded(statement, count) if has_left_transactions(connection) else None
     if worded is None:
         return _through_sqlalchemy(connection, statement, parameters)

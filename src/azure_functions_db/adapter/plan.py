@@ -89,17 +89,17 @@ class Plan:
             self._statements[key] = make()
         return self._statements[key]
 
-    def page(self, start: Position, *, bounded: bool = False) -> Select[Any]:
-        """Return the statement for a page after such a position."""
+    def page(self, start: Position, *, bounded: bool = False, at_bound: bool = True) -> Select[Any]:
+        """Return the statement for a page after such a position, up to a bound or just below it."""
         from sqlalchemy import Integer, bindparam
 
         def page() -> Select[Any]:
             page = self._filtered(self._everything(), start)
-            page = page.where(*self._below(bounded=bounded))
+            page = page.where(*self._below(bounded=bounded, at_bound=at_bound))
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
             return signed(page.order_by(*self.order).limit(limit))
 
-        return self.kept(("page", start.form, bounded), page)
+        return self.kept(("page", start.form, bounded, at_bound), page)
 
     def worded(self, page: Select[Any], limit: int) -> Wording | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
@@ -119,6 +119,18 @@ class Plan:
             return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
         return self.kept(("newest", start.form, bounded), newest)
+
+    def cursors(self) -> Select[Any]:
+        """Return the statement for the cursor of every row, as one to be explained."""
+        return self._raw([self.definition.cursor_column]).where(*self._own_filter())
+
+    def ties(self, newest: Select[Any], most: int) -> Select[Any]:
+        """Return the statement that counts the rows which share a cursor value, up to a number."""
+        from sqlalchemy import func, literal_column, select
+
+        value = newest.correlate(None).scalar_subquery()
+        alike: Select[Any] = select(literal_column("1").label("one")).where(self.cursor == value).limit(most)
+        return select(func.count()).select_from(alike.subquery("azfdb_ties"))
 
     def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
@@ -213,8 +225,11 @@ class Plan:
         raw: Any = select(*(type_coerce(column, Raw()) for column in columns))
         return raw  # type: ignore[no-any-return]  # the checker cannot count the columns
 
-    def _below(self, *, bounded: bool) -> list[ColumnElement[bool]]:
-        return [self.cursor <= self._bound(BOUND, self.definition.cursor_column)] if bounded else []
+    def _below(self, *, bounded: bool, at_bound: bool = True) -> list[ColumnElement[bool]]:
+        if not bounded:
+            return []
+        bound = self._bound(BOUND, self.definition.cursor_column)
+        return [self.cursor <= bound if at_bound else self.cursor < bound]
 
     def _own(self, header: Header) -> tuple[str, ...]:
         return header.names[: len(header.names) - len(self.exact)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
-from azure_functions_db.adapter.boundary import boundary_in
+from azure_functions_db.adapter.boundary import BOUNDARY, boundary_in
 from azure_functions_db.adapter.zone import aware_utc, naive_utc
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
@@ -57,7 +57,7 @@ def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
     key = {name: told[name] for name in definition.pk_columns}
     written: Checkpoint = {"cursor": serialize_position(told[definition.cursor_column], key)}
     if plan.reads_again:
-        written["boundary"] = None if position.boundary is None else position.boundary.written(parts[0])
+        written[BOUNDARY] = None if position.boundary is None else position.boundary.written(parts[0])
     return written
 
 
@@ -73,7 +73,7 @@ def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> P
     if isinstance(written, list):
         told = {name: values.coerced(value, plan.shape.types[name]) for name, value in told.items()}
     found = _as_driver_values(plan, [told[name] for name in plan.definition.order_columns], connection)
-    boundary = boundary_in(checkpoint.get("boundary"), found[0]) if plan.reads_again else None
+    boundary = boundary_in(checkpoint.get(BOUNDARY), found[0]) if plan.reads_again else None
     return Position(found, boundary=boundary)
 
 

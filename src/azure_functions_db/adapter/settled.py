@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter import values
 from azure_functions_db.adapter.horizon import RowversionWatch, SettledWatch, warn_of_late_commits, warn_of_running
-from azure_functions_db.adapter.page import Page, empty_page, read_page
+from azure_functions_db.adapter.page import Bound, Page, empty_page, read_page
 from azure_functions_db.adapter.position import BEGINNING, Position
+from azure_functions_db.core.errors import SourceConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +25,18 @@ _STEP_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for running transactions: within a fetch, and until idle ones no longer count."""
+    """How long to wait for running transactions: within a fetch, until idle ones no longer count, until none does."""
 
     wait_seconds: float
     cap_seconds: float | None
+    abandon_seconds: float | None
     clock: Callable[[], float] = field(repr=False)
     sleep: Callable[[float], None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        limit: object = self.abandon_seconds
+        if limit is not None and (not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0):
+            raise SourceConfigurationError("horizon_abandon_seconds= must be a number above 0, or None")
 
 
 def watch_for(name: str, plan: Plan, patience: Patience) -> Watch | None:
@@ -45,8 +52,14 @@ def watch_for(name: str, plan: Plan, patience: Patience) -> Watch | None:
                 return RowversionWatch()
             case _:
                 return _settled_or_none(name, plan)
-        settle, cap = definition.settle_seconds, patience.cap_seconds
-        return Draining(name, kind, settle_seconds=settle, cap_seconds=cap, clock=patience.clock)
+        return Draining(
+            name,
+            kind,
+            settle_seconds=definition.settle_seconds,
+            cap_seconds=patience.cap_seconds,
+            abandon_seconds=patience.abandon_seconds,
+            clock=patience.clock,
+        )
     return None if definition.settle_seconds is None else SettledWatch(kind, definition.settle_seconds)
 
 
@@ -67,9 +80,10 @@ class Pages:
         """Read the page after a position, as far as late commits allow."""
         if self.watch is None:
             return read_page(connection, plan, start, limit)
-        if self._backlog and self.watch.bound is not None:
-            page = self._known(self.watch, connection, plan, start, limit)
-            if page.rows or page.more:
+        if self._backlog and self.watch.bound is not None and start.values[:1] != (self.watch.bound,):
+            # Below the bound of the last look nothing has changed; at its own value, rows may have come since.
+            page = read_page(connection, plan, start, limit, Bound(self.watch.bound, inclusive=False))
+            if page.more:
                 return page
         page = self._settled(self.watch, connection, plan, start, limit)
         self._backlog = page.more
@@ -79,15 +93,14 @@ class Pages:
         """Tell who holds the horizon, if somebody does."""
         return self.watch.horizon() if self.watch else None
 
-    def _known(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-        """Read below the bound of the last look; where that ends, see whether there is more by now."""
-        page = read_page(connection, plan, start, limit, watch.bound)
-        self._backlog = page.more
-        if page.more or not page.rows:
-            return page
-        connection.rollback()  # What has come since is not in the snapshot of what was read.
-        newest = connection.execute(plan.newest(page.end), plan.parameters(page.end.values)).scalar()
-        return replace(page, more=newest is not None)
+    def recall(self, part: Any) -> None:
+        """Go on from what the watch of another process has remembered."""
+        if self.watch:
+            self.watch.recall(part)
+
+    def recollection(self, part: Any, *, moved: bool) -> Any:
+        """Return what the next process should remember, None for nothing; ``part`` is what was remembered so far."""
+        return self.watch.recollection(part, moved=moved) if self.watch else None
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
@@ -117,7 +130,7 @@ def _settles(name: str, watch: Watch, connection: Connection, plan: Plan, patien
     while watch.look(connection, plan, BEGINNING):
         connection.rollback()
         if watch.is_blind or watch.bound is not None:
-            return not watch.is_blind
+            return watch.bound is not None
         if patience.clock() >= deadline:
             warn_of_running(name, watch.horizon())
             return False
@@ -132,11 +145,9 @@ def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-    if watch.is_blind:
-        return read_page(connection, plan, start, limit)
-    if watch.bound is None:
-        return empty_page(start)
-    return read_page(connection, plan, start, limit, watch.bound)
+    if watch.bound is not None:
+        return read_page(connection, plan, start, limit, Bound(watch.bound, watch.includes_bound))
+    return read_page(connection, plan, start, limit) if watch.is_blind else empty_page(start)
 
 
 def _settled_or_none(name: str, plan: Plan) -> Watch | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.boundary import MOST_ROWS
+from azure_functions_db.adapter.boundary import BOUNDARY, MOST_ROWS
 from azure_functions_db.adapter.census import Census
 from azure_functions_db.adapter.definition import InFlight, defined
 from azure_functions_db.adapter.failures import may_be_migration, reading
@@ -19,6 +19,7 @@ from azure_functions_db.adapter.page import Page, at_present, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
+from azure_functions_db.adapter.recollection import HORIZON
 from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
 from azure_functions_db.adapter.zone import in_utc
@@ -75,6 +76,9 @@ class SqlAlchemySource:
       How long a fetch that finds nothing it may read waits for running transactions to end.
     - ``horizon_cap_seconds``:
       After this time, running transactions that have not written anything are no longer waited for.
+    - ``horizon_abandon_seconds``:
+      After this time, those that have written are no longer waited for either, and what they commit later
+      may be missed. None: they are waited for without end.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class SqlAlchemySource:
         name: str | None = None,
         horizon_wait_seconds: float = 1.0,
         horizon_cap_seconds: float | None = 300.0,
+        horizon_abandon_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -129,7 +134,7 @@ class SqlAlchemySource:
         )
         self.name = name or self._definition.label
         self._provider = engine_provider
-        self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, clock, sleep)
+        self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
         self._census = Census(clock)
         self._plan: Plan | None = None
         self._started: Position | None = None
@@ -214,7 +219,12 @@ class SqlAlchemySource:
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
-        start, page = self._fetched(lambda plan, connection: self._position(plan, checkpoint, connection), limit)
+
+        def position(plan: Plan, connection: Connection) -> Position:
+            self._current_pages(plan).recall(checkpoint.get(HORIZON))
+            return self._position(plan, checkpoint, connection)
+
+        start, page = self._fetched(position, limit)
         records = self._records(page)
         following = self._next_checkpoint(checkpoint, start, page.end)
         horizon = self._current_pages(self._used_plan).horizon()
@@ -238,6 +248,7 @@ class SqlAlchemySource:
             if watch is None:
                 return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
             with self._connected(plan) as connection:
+                watch.examine(connection, plan)
                 watch.look(connection, plan, BEGINNING)
             return watch.grade
 
@@ -248,7 +259,8 @@ class SqlAlchemySource:
         with reading(self.name):
             with self._engine().connect() as connection:
                 found = list(checked_up(self._current_plan(), connection))
-            return [*found, late_commits(self.late_commit_grade())]
+            grade, watch = self.late_commit_grade(), self._current_pages(self._used_plan).watch
+            return [*found, late_commits(grade, watch.reason if watch else None)]
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
@@ -321,9 +333,12 @@ class SqlAlchemySource:
     def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""
         written = checkpoint.get("cursor")
-        if start != end or (written is None and self._definition.start_at == "now"):
-            return checkpoint_after(self._used_plan, end)
-        return {name: checkpoint[name] for name in ("cursor", "boundary") if checkpoint.get(name) is not None}
+        moved = start != end or (written is None and self._definition.start_at == "now")
+        following = {name: checkpoint[name] for name in ("cursor", BOUNDARY) if checkpoint.get(name) is not None}
+        if moved:
+            following = checkpoint_after(self._used_plan, end)
+        part = self._current_pages(self._used_plan).recollection(checkpoint.get(HORIZON), moved=moved)
+        return following if part is None else {**following, HORIZON: part}
 
     def _current_pages(self, plan: Plan) -> Pages:
         if self._pages is None:

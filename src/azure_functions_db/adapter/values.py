@@ -59,6 +59,21 @@ def is_temporal(kind: TypeEngine[Any]) -> bool:
     return isinstance(kind, types.DateTime)
 
 
+def resolution(kind: TypeEngine[Any]) -> float | None:
+    """Return the seconds from one value of a column of times to the next; None where that is not known.
+
+    Dates, numbers and texts have none that a clock could be held against, nor has a type that does not
+    tell its digits.
+    """
+    if not is_temporal(kind):
+        return None
+    if hasattr(kind, "fsp"):  # MySQL and MariaDB have whole seconds unless they are told otherwise
+        return 10.0 ** -int(kind.fsp or 0)
+    if not hasattr(kind, "precision"):
+        return None
+    return 10.0 ** -int(6 if kind.precision is None else kind.precision)
+
+
 def is_whole(kind: TypeEngine[Any]) -> bool:
     """Tell whether the column holds integers."""
     from sqlalchemy import types

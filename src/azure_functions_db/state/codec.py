@@ -23,8 +23,8 @@ FORMAT_VERSION = 1
 _NOBODY = "azfdb"
 
 _TIMES = ("acquired_at", "heartbeat_at", "expires_at")
-# What the library itself adds to a position: a checkpoint of nothing else has lost its position.
-_BOOKKEEPING = {"last_successful_batch_id", "updated_at", "metadata"}
+# What is added to a position: a checkpoint of nothing else has lost its position.
+_BOOKKEEPING = {"last_successful_batch_id", "updated_at", "metadata", "horizon"}
 
 
 def encoded(document: Document) -> bytes:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
 
 _ATTEMPTS = "failed_attempts"
+_BOOKKEEPING = {"last_successful_batch_id", "updated_at", "metadata"}
 RATE_SECONDS = 300
 
 
@@ -64,6 +65,12 @@ def failed_attempts(checkpoint: Checkpoint) -> int:
 def with_failed_attempts(checkpoint: Checkpoint, attempts: int) -> Checkpoint:
     """Return the same position, remembering how often the batch after it has failed."""
     return {**checkpoint, "metadata": {**(checkpoint.get("metadata") or {}), _ATTEMPTS: attempts}}
+
+
+def has_news(reached: Checkpoint, position: Checkpoint) -> bool:
+    """Tell whether a source has something to remember that is not written yet; what the tick adds is no news."""
+    parts = ((name, value) for name, value in reached.items() if name not in _BOOKKEEPING)
+    return any(value is not None and value != position.get(name) for name, value in parts)
 
 
 def committed_checkpoint(

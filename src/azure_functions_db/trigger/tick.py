@@ -18,7 +18,7 @@ from azure_functions_db.core.signals import (
     TickResult,
     TickStarted,
 )
-from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts
+from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts, has_news
 from azure_functions_db.trigger.claim import claim_on
 from azure_functions_db.trigger.delivery import Delivery
 from azure_functions_db.trigger.interruption import Interruption, TickCancelled
@@ -108,8 +108,8 @@ class Tick:
         return self._normalized(result, position, began, timing)
 
     def _keep(self, reached: Checkpoint, position: Checkpoint) -> None:
-        """Commit a position that was reached with nothing to hand out: where "now" is, or past others' rows."""
-        if reached.get("cursor") in (None, position.get("cursor")) or not self._hold():
+        """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
+        if not has_news(reached, position) or not self._hold():
             return
         with self.stage(Stage.COMMIT):
             self.lease.commit({**position, **reached, "updated_at": datetime_text(self.settings.now())}, last=True)

@@ -31,6 +31,8 @@ def source(**changes: Any) -> SqlAlchemySource:
         ({"table": ...}, "exactly one of table="),
         ({"query": "SELECT 1"}, "exactly one of table="),
         ({"table": ..., "query": "SELECT 1", "schema": "a"}, "schema="),
+        ({"horizon_abandon_seconds": 0}, "horizon_abandon_seconds="),
+        ({"horizon_abandon_seconds": "an hour"}, "horizon_abandon_seconds="),
         ({"table": ""}, "name"),
         ({"table": 5}, "name"),
         ({"cursor_column": ""}, "cursor_column="),

@@ -58,6 +58,50 @@ def test_a_value_ripens_before_the_running_are_listed() -> None:
     assert generations.confirmed == 7
 
 
+def test_rows_that_join_a_value_already_passed_have_a_list_of_their_own() -> None:
+    generations = Generations(None)
+    generations.see(7, at=0, ripe_at=0, ties=1)
+    note(generations, running())
+    assert (generations.confirmed, generations.includes_bound) == (7, True)
+    assert generations.see(7, at=0, ripe_at=0, ties=2)
+    note(generations, running("early"))
+    assert (generations.confirmed, generations.includes_bound) == (7, False)
+    note(generations, running())
+    assert (generations.confirmed, generations.includes_bound) == (7, True)
+
+
+def test_rows_that_join_a_value_that_waits_are_waited_for_as_well() -> None:
+    generations = Generations(None)
+    generations.see(7, at=0, ripe_at=0, ties=1)
+    note(generations, running("reader"))
+    generations.see(7, at=0, ripe_at=0, ties=2)
+    note(generations, running("reader", "early"))
+    note(generations, running("early"))
+    assert (generations.confirmed, generations.includes_bound) == (7, False)
+    note(generations, running())
+    assert (generations.confirmed, generations.includes_bound) == (7, True)
+
+
+def test_rows_that_are_seen_again_wait_for_no_one_else() -> None:
+    generations = Generations(None)
+    generations.see(7, at=0, ripe_at=0, ties=2)
+    note(generations, running("a"))
+    for earlier, later in ("ab", "bc"):
+        assert not generations.see(7, at=0, ripe_at=0, ties=2)
+        note(generations, running(later)) if earlier == "b" else note(generations, running(earlier, later))
+    assert generations.confirmed == 7
+    assert generations.is_settled
+
+
+def test_a_value_below_the_one_confirmed_is_not_covered_by_it() -> None:
+    generations = Generations(None)
+    generations.see(7, at=0, ripe_at=0, ties=1)
+    note(generations, running())
+    generations.see(5, at=0, ripe_at=0, ties=2)  # the newest row was deleted
+    note(generations, running("early"))
+    assert (generations.confirmed, generations.includes_bound) == (5, False)
+
+
 def test_whoever_holds_the_horizon_is_named() -> None:
     generations = Generations(None)
     generations.see(7, at=10, ripe_at=10)
@@ -77,6 +121,28 @@ def test_after_the_cap_only_writers_are_waited_for() -> None:
     assert generations.confirmed is None
     assert {transaction.session for transaction in generations.passed_by} == {"dump"}
     note(generations, running("dump", writes=False), at=62)
+    assert generations.confirmed == 7
+
+
+def test_whoever_was_passed_by_is_not_waited_for_again() -> None:
+    generations = Generations(60)
+    for moment in (0, 61, 62, 200):
+        generations.see(moment, at=moment, ripe_at=moment)
+        note(generations, running("dump", writes=False), at=moment)
+    assert generations.confirmed == 200
+    assert len(generations.passed_by) == 1
+    generations.see(201, at=201, ripe_at=201)
+    note(generations, running("dump"), at=201)
+    assert generations.confirmed == 200  # it has written something meanwhile
+
+
+def test_after_the_second_limit_nobody_is_waited_for() -> None:
+    generations = Generations(60, 600)
+    generations.see(7, at=0, ripe_at=0)
+    note(generations, running("writer"), at=0)
+    note(generations, running("writer"), at=600)
+    assert generations.confirmed is None
+    note(generations, running("writer"), at=601)
     assert generations.confirmed == 7
 
 
@@ -136,3 +202,18 @@ def test_no_interleaving_lets_a_row_be_jumped_over(interleaving: list[tuple[str,
                 begun[name] = begun.get(name, 0) + 1
             database.step(name, what)
         assert {stamp for stamp in database.visible if stamp <= position} == read
+
+
+def test_whoever_touches_the_rows_is_waited_for_even_when_it_came_later() -> None:
+    generations = Generations(None)
+    later: dict[object, Transaction] = {"later": Transaction("later", "later", "writer", writes=True, touches=True)}
+    generations.see(7, at=0, ripe_at=0, ties=2)
+    note(generations, running("reader"))
+    assert not generations.see(7, at=1, ripe_at=1, ties=2)
+    note(generations, running("reader") | later)
+    note(generations, later)
+    assert generations.confirmed is None
+    note(generations, running("other"))
+    assert generations.confirmed == 7
+    note(generations, later)
+    assert not generations.includes_bound
