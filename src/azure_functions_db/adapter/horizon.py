@@ -63,6 +63,8 @@ class DrainingWatch(Watch):
     """Waits until the transactions that ran when a cursor value was seen have ended."""
 
     grade: Grade = "exact"
+    _hidden_because: str | None = None
+    _distant: Any = None
 
     def __init__(
         self,
@@ -84,8 +86,8 @@ class DrainingWatch(Watch):
 
     @property
     def bound(self) -> Any:
-        """The highest cursor value whose transactions have all ended."""
-        return self._generations.confirmed
+        """The highest cursor value whose transactions have all ended; where they are hidden, one at a distance."""
+        return self._distant if self.is_blind else self._generations.confirmed
 
     @property
     def is_settled(self) -> bool:
@@ -106,11 +108,17 @@ class DrainingWatch(Watch):
         """Call `_see` and then `_list`, and tell whether there is anything after the position."""
 
     def _give_up(self, reason: str) -> None:
-        if self.is_blind:
+        """Say that the database hides who is running, and keep the distance that the user gave, if any."""
+        if reason == self._hidden_because:
             return
-        self.is_blind = True
+        self._hidden_because, self.is_blind = reason, True
         self.grade = "none" if self._settle is None else "settled"
         warn_of_late_commits(self._name, reason)
+
+    def _recover(self) -> None:
+        """See again who is running."""
+        if self.is_blind:
+            self._hidden_because, self.is_blind, self.grade = None, False, "exact"
 
     def _see(self, newest: Any, database_clock: Any) -> bool:
         now = self._clock()
@@ -142,7 +150,8 @@ class DrainingWatch(Watch):
         newest = plan.newest(start, bounded=bounded)
         parameters = plan.parameters(start.values)
         if self._settle is not None:
-            parameters |= plan.bounded(settled_until(connection, plan, self._settle))
+            self._distant = settled_until(connection, plan, self._settle)
+            parameters |= plan.bounded(self._distant)
         sight = plan.kept(("sight", newest), lambda: self._beside(newest, plan))
         return connection.execute(sight, parameters).one()
 

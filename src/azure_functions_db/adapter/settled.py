@@ -115,7 +115,7 @@ def _settles(name: str, watch: Watch, connection: Connection, plan: Plan, patien
     while watch.look(connection, plan, BEGINNING):
         connection.rollback()
         if watch.is_blind or watch.bound is not None:
-            return not watch.is_blind
+            return watch.bound is not None
         if patience.clock() >= deadline:
             warn_of_running(name, watch.horizon())
             return False
@@ -130,9 +130,7 @@ def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-    if watch.is_blind:
-        return read_page(connection, plan, start, limit)
-    if watch.bound is None:
+    if watch.bound is None and not watch.is_blind:
         return empty_page(start)
     return read_page(connection, plan, start, limit, watch.bound)
 
