@@ -52,7 +52,8 @@ _CLOSE = 0.02
 _ACCESS_DENIED = "1227"
 
 _SESSIONS = (
-    "SELECT id AS thread, user AS user, command AS command, info IS NOT NULL AS has_statement, coalesce(time, 0) AS seconds, "
+    "SELECT id AS thread, user AS user, command AS command, info IS NOT NULL AS has_statement, "
+    "coalesce(time, 0) AS seconds, "
     "{milliseconds} AS milliseconds, {query} AS query, id = connection_id() AS is_own, unix_timestamp() AS began, "
     "microsecond(now(6)) AS fraction, @@global.read_only AS is_read_only, {cluster} AS is_in_cluster "
     "FROM information_schema.processlist"
@@ -211,8 +212,10 @@ def _recognised(running: Sequence[Transaction], earlier: Sequence[Transaction]) 
 def _listed(connection: Connection, clock: Callable[[], float]) -> list[Transaction] | str | None:
     """Return who is running, or why that cannot be seen; None: not this time."""
     sessions = _sessions(connection, clock)
-    if sessions is None or sessions.trouble:
-        return sessions and sessions.trouble
+    if sessions is None:
+        return None
+    if sessions.trouble:
+        return sessions.trouble
     try:
         found = _transactions(connection, sessions, clock)
     except _database_error() as error:
@@ -339,7 +342,8 @@ class MysqlWatch(DrainingWatch):
         listings = _listings.setdefault(connection.engine, Listings())
         if sight.newest is not None and self._see(sight.newest, sight.clock):
             self._since = listings.begun  # what has been seen now needs a list that begins after it
-        if not self.is_settled or not self._has_listed:
+        has_news = sight.newest is not None and not self.is_settled
+        if has_news or not self._has_listed:
             self._list_running(listings, connection)
         return sight.newest is not None
 
@@ -351,16 +355,15 @@ class MysqlWatch(DrainingWatch):
     def _list_running(self, listings: Listings, connection: Connection) -> None:
         connection.rollback()
         listing = listings.newest(self._since, connection, self._clock)
+        self._has_listed = True
         if listing.trouble is not None:
             self._give_up(listing.trouble)
         elif listing.number > self._since:
             self._recover()
             self._note(listing)
-        self._has_listed = True
+        self._since = max(self._since, listing.number)  # the next one must be another
 
     def _note(self, listing: Listing) -> None:
-        self._since = listing.number
-
         def successors(then: Transaction) -> Iterable[Transaction]:
             mark = _mark(then.key)
             present = [now for now in listing.running if mark.may_be(now.mark)]
