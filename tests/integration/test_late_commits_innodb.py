@@ -576,21 +576,3 @@ def test_the_privilege_may_come_and_go(
     row = change_mind("REVOKE PROCESS ON *.* FROM")
     assert poll() == [row]  # it cannot
     assert poll.source.late_commit_grade() == "none"
-
-
-def test_a_server_that_is_read_only_is_not_called_exact(
-    session: Session, new_source: NewSource, caplog: pytest.LogCaptureFixture
-) -> None:
-    writer = session()
-    poll = Poll(new_source(**PATIENT))
-    assert poll.source.late_commit_grade() == "exact"
-    writer.execute(text("SET GLOBAL read_only = ON"))
-    try:
-        row = insert(writer)
-        writer.commit()
-        assert poll() == [row]
-        assert poll.source.late_commit_grade() == "none"
-    finally:
-        writer.execute(text("SET GLOBAL read_only = OFF"))
-    assert caplog.text.count("is read_only") == 1
-    until_graded(poll.source, "exact")
