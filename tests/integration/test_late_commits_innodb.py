@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
+from azure_functions_db.adapter import horizon_mysql
 from tests.integration.test_late_commits import Poll, insert
 from tests.integration.traffic import create_table
 
@@ -433,6 +434,45 @@ def test_what_stays_in_the_status_for_ever_does_not_hold_the_poller(
     assert "\n---TRANSACTION 999999999, ACTIVE 3 sec\n" in status
     with monitor(engine):
         assert Poll(new_source(**PATIENT))() == [1, 2]
+
+
+@pytest.fixture
+def endless_status(session: Session) -> Iterator[None]:
+    """A status of InnoDB so long that the server leaves transactions out."""
+    writer = session()
+    writer.execute(text("CREATE TABLE big (id int PRIMARY KEY, word char(30))"))
+    writer.execute(text("INSERT INTO big SELECT seq, 'x' FROM seq_1_to_20000"))
+    writer.commit()
+    writer.execute(text("SET GLOBAL innodb_status_output_locks = ON"))
+    readers = [session() for _ in range(4)]
+    for reader in readers:
+        reader.execute(text("SELECT id FROM big LOCK IN SHARE MODE")).all()
+    yield
+    writer.execute(text("SET GLOBAL innodb_status_output_locks = OFF"))
+
+
+@pytest.mark.usefixtures("endless_status")
+@pytest.mark.parametrize(("settle_seconds", "grade"), [(None, "none"), (0.001, "settled")])
+def test_a_list_that_is_not_whole_is_no_list(
+    engine: Engine,
+    session: Session,
+    new_source: NewSource,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    settle_seconds: float | None,
+    grade: str,
+) -> None:
+    writer = session()
+    row = insert(writer)
+    writer.commit()
+    with monitor(engine):
+        poll = Poll(new_source(settle_seconds=settle_seconds))
+        assert poll() == []
+        monkeypatch.setattr(horizon_mysql, "_BLIND_AFTER_SECONDS", 0)
+        poll.source = new_source(settle_seconds=settle_seconds, **PATIENT)
+        assert poll() == [row]
+        assert poll.source.late_commit_grade() == grade
+    assert "SHOW ENGINE INNODB STATUS is not complete" in caplog.text
 
 
 def test_pollers_that_always_overlap_do_not_hold_each_other(session: Session, url: str) -> None:
