@@ -32,7 +32,11 @@ def late_commits(grade: Grade) -> Finding:
     """Say how well late commits are guarded against."""
     match grade:
         case "exact":
-            return Finding("late commits", "ok", "exact: no row that commits late is jumped over")
+            return Finding(
+                "late commits",
+                "ok",
+                "exact: no row that commits late is jumped over, unless its stamp is older than its transaction",
+            )
         case "settled":
             return Finding("late commits", "ok", "settled: rows are read at a distance from the clock")
         case "none":
@@ -40,7 +44,8 @@ def late_commits(grade: Grade) -> Finding:
                 "late commits",
                 "warning",
                 "none: a row that commits later than its successor can be missed",
-                "give settle_seconds=, or let the database show its running transactions (PROCESS on MySQL/MariaDB)",
+                "give settle_seconds=, or let the database show its running transactions (PROCESS on MySQL/MariaDB); "
+                "poll the primary rather than a replica",
             )
 
 
