@@ -194,17 +194,29 @@ def test_plain_polling_loses_that_row(
     assert poll() == []
 
 
-def test_a_trigger_that_goes_from_statement_to_statement_is_still_the_same_one(
-    engine: Engine, session: Session, new_source: NewSource
+def call_a_trigger(first: Gate, second: Gate, connection: Connection) -> str:
+    body = f"IF NEW.version = 7 THEN DO {first.wait}; DO {second.wait}; END IF"
+    connection.execute(text(f"CREATE TRIGGER slow BEFORE INSERT ON changes FOR EACH ROW BEGIN {body}; END"))
+    return "INSERT INTO changes (version, stamp) VALUES (7, now(6))"
+
+
+def call_a_procedure(first: Gate, second: Gate, connection: Connection) -> str:
+    body = f"DECLARE at datetime(6) DEFAULT now(6); DO {first.wait}; DO {second.wait}"
+    connection.execute(text(f"CREATE PROCEDURE slow() BEGIN {body}; INSERT INTO changes VALUES (NULL, 1, at); END"))
+    return "CALL slow()"
+
+
+@pytest.mark.parametrize("call", [call_a_trigger, call_a_procedure])
+def test_a_statement_that_goes_from_one_to_the_next_inside_is_still_the_same(
+    engine: Engine, session: Session, new_source: NewSource, call: Callable[[Gate, Gate, Connection], str]
 ) -> None:
     early, late, first, second = session(), session(), Gate(session()), Gate(session())
-    body = f"IF NEW.version = 7 THEN DO {first.wait}; DO {second.wait}; END IF"
-    late.execute(text(f"CREATE TRIGGER slow BEFORE INSERT ON changes FOR EACH ROW BEGIN {body}; END"))
-    early.execution_options(isolation_level="AUTOCOMMIT")
-    with executing(engine, early, "INSERT INTO changes (version, stamp) VALUES (7, now(6))"):
+    statement = call(first, second, late)
+    early = early.execution_options(isolation_level="AUTOCOMMIT")
+    with executing(engine, early, statement):
         insert(late, number=1000)
         late.commit()
-        poll = Poll(new_source())
+        poll = Poll(new_source(horizon_wait_seconds=1.5))  # longer than the clock shows the second of its beginning
         assert poll() == []
         first.open()
         until_waiting(engine, doing=f"DO get_lock('{second.name}%")

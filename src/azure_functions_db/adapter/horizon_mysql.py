@@ -8,7 +8,9 @@ that, and may then wait for a lock, a slow SELECT or a trigger. So two lists are
 
 Whoever has taken a stamp is in one of them. Its statement is still being executed when the first is taken:
 it is in that. Or it is over: then it has touched its table, and its transaction is in the second list, which
-is younger, or has ended. When a listed statement is over, the transaction of its session takes its place.
+is younger, or has ended. A listed statement is waited for until its session is in a transaction, which then
+stands for it, or is found idle. Statements are not told apart: while a trigger or function runs, the server
+shows the one that is executed inside it.
 
 ``information_schema.innodb_trx`` is a cache, renewed only when nobody has read it for 100 ms: what it shows
 may be old. It is young if it shows the question itself, known by our connection's id and by a number that
@@ -48,18 +50,13 @@ if TYPE_CHECKING:
 # The cache stands still for those who read it faster than every 100 ms.
 _PAUSE = 0.13
 _BLIND_AFTER_SECONDS = 10.0
-_CLOSE = 0.02
 _ACCESS_DENIED = "1227"
 
 _SESSIONS = (
     "SELECT id AS thread, user AS user, command AS command, info IS NOT NULL AS has_statement, "
-    "coalesce(time, 0) AS seconds, "
-    "{milliseconds} AS milliseconds, {query} AS query, id = connection_id() AS is_own, unix_timestamp() AS began, "
-    "microsecond(now(6)) AS fraction, @@global.read_only AS is_read_only, {cluster} AS is_in_cluster "
-    "FROM information_schema.processlist"
+    "unix_timestamp() - coalesce(time, 0) AS began, unix_timestamp() AS now, id = connection_id() AS is_own, "
+    "@@global.read_only AS is_read_only, {cluster} AS is_in_cluster FROM information_schema.processlist"
 )
-_MARIADB = {"milliseconds": "time_ms", "query": "query_id", "cluster": "@@global.wsrep_on"}
-_MYSQL = {"milliseconds": "NULL", "query": "NULL", "cluster": "0"}
 _NOT_WORKING = {"Sleep", "Daemon", "Binlog Dump", "Binlog Dump GTID"}
 _APPLIES = {"Slave_IO", "Slave_SQL", "Slave_worker"}
 _APPLIES_ON_MYSQL = {("system user", "Connect"), ("system user", "Query")}
@@ -108,20 +105,10 @@ class _InnodbTransaction(NamedTuple):
 
 class _Statement(NamedTuple):
     thread: int
-    began: int
-    """In seconds since 1970: triggers and functions leave this alone, procedures do not."""
-    moment: float | None
-    """The same with fractions: procedures leave this alone, triggers and functions do not."""
-    query: int | None
 
     def may_be(self, later: _Mark) -> bool:
         """Tell whether a statement listed later may be this one, or what this one is calling."""
-        if isinstance(later, _InnodbTransaction) or self.thread != later.thread:
-            return False
-        return self.began == later.began or self.query == later.query is not None or self._is_close(later.moment)
-
-    def _is_close(self, moment: float | None) -> bool:
-        return self.moment is not None and moment is not None and abs(self.moment - moment) < _CLOSE
+        return self == later
 
 
 _Mark: TypeAlias = "_InnodbTransaction | _Statement"
@@ -146,7 +133,7 @@ class _Sessions:
     now: int
     own: int
     users: dict[int, str | None]
-    executing: list[_Statement]
+    executing: dict[int, int]
     trouble: str | None
 
 
@@ -225,7 +212,8 @@ def _listed(connection: Connection, clock: Callable[[], float]) -> list[Transact
     if not any(is_own and mark.thread == sessions.own for mark, is_own in found):
         return None
     marks: list[_Mark] = [mark for mark, _ in found if mark.thread != sessions.own]
-    return [_holder(mark, sessions) for mark in marks + sessions.executing]
+    statements = [_Statement(thread) for thread in sessions.executing]
+    return [_holder(mark, sessions) for mark in marks + statements]
 
 
 def _transactions(connection: Connection, sessions: _Sessions, clock: Callable[[], float]) -> _Found:
@@ -246,22 +234,14 @@ def _transactions(connection: Connection, sessions: _Sessions, clock: Callable[[
 
 def _sessions(connection: Connection, clock: Callable[[], float]) -> _Sessions | None:
     asked_at = clock()
-    is_mariadb = getattr(connection.dialect, "is_mariadb", False)
-    rows = connection.exec_driver_sql(_SESSIONS.format(**(_MARIADB if is_mariadb else _MYSQL))).all()
+    cluster = "@@global.wsrep_on" if getattr(connection.dialect, "is_mariadb", False) else "0"
+    rows = connection.exec_driver_sql(_SESSIONS.format(cluster=cluster)).all()
     own = next((row for row in rows if row.is_own), None)
     if own is None:
         return None  # a proxy has asked another server
-    executing = [_statement(row, own) for row in rows if _is_executing(row) and row is not own]
+    executing = {row.thread: int(row.began) for row in rows if _is_executing(row) and row is not own}
     users = {row.thread: row.user for row in rows}
-    return _Sessions(asked_at, own.began + own.seconds, own.thread, users, executing, _trouble(rows))
-
-
-def _statement(row: Any, own: Any) -> _Statement:
-    """Tell when a statement began: our own was taken for the list at the same time, and its beginning is known."""
-    moment = None
-    if row.milliseconds is not None:
-        moment = round(own.began + own.fraction / 1e6 + float(own.milliseconds - row.milliseconds) / 1e3, 2)
-    return _Statement(row.thread, own.began + own.seconds - row.seconds, moment, row.query)
+    return _Sessions(asked_at, int(own.now), own.thread, users, executing, _trouble(rows))
 
 
 def _is_executing(row: Any) -> bool:
@@ -317,7 +297,8 @@ def _number(shown: Any) -> int | None:
 
 
 def _holder(mark: _Mark, sessions: _Sessions) -> Transaction:
-    age = None if mark.began is None else float(max(0, sessions.now - mark.began))
+    began = sessions.executing[mark.thread] if isinstance(mark, _Statement) else mark.began
+    age = None if began is None else float(max(0, sessions.now - began))
     writes = isinstance(mark, _InnodbTransaction) and mark.number is not None
     return Transaction(_key(mark), str(mark.thread), sessions.users.get(mark.thread), writes, age, mark)
 
@@ -367,10 +348,18 @@ class MysqlWatch(DrainingWatch):
         def successors(then: Transaction) -> Iterable[Transaction]:
             mark = _mark(then.key)
             present = [now for now in listing.running if mark.may_be(now.mark)]
-            if present or isinstance(mark, _InnodbTransaction):
+            if isinstance(mark, _InnodbTransaction):
                 return present
-            # It is over. If it has written, it is the transaction of its session now, or one that was prepared.
-            return [now for now in listing.running if now.mark.thread in {mark.thread, 0}]
+            # What a statement writes, it writes in the transaction of its session, which then stands for it:
+            # unless that is known from a text, which somebody else may have made up.
+            begun = [now for now in listing.running if _is_begun(now.mark, mark.thread)]
+            if begun and not any(now.mark.slack for now in begun):
+                return begun
+            return begun + present or [now for now in listing.running if _is_begun(now.mark, 0)]
 
         running = {transaction.key: transaction for transaction in listing.running}
         self._list(running, successors, listing.taken_at)
+
+
+def _is_begun(mark: _Mark, thread: int) -> bool:
+    return isinstance(mark, _InnodbTransaction) and mark.thread == thread
