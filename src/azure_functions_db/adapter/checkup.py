@@ -40,7 +40,11 @@ def late_commits(grade: Grade, reason: str | None = None) -> Finding:
     why = f" ({reason})" if reason else ""
     match grade:
         case "exact":
-            return Finding("late commits", "ok", "exact: no row that commits late is jumped over")
+            return Finding(
+                "late commits",
+                "ok",
+                "exact: no row that commits late is jumped over, unless its stamp is older than its transaction",
+            )
         case "settled":
             return Finding("late commits", "ok", f"settled: rows are read at a distance from the clock{why}")
         case "none":
@@ -48,7 +52,8 @@ def late_commits(grade: Grade, reason: str | None = None) -> Finding:
                 "late commits",
                 "warning",
                 f"none: a row that commits later than its successor can be missed{why}",
-                "give settle_seconds=, or let the database show its running transactions (PROCESS on MySQL/MariaDB)",
+                "give settle_seconds=, or let the database show its running transactions (PROCESS on MySQL/MariaDB); "
+                "poll the primary rather than a replica",
             )
 
 

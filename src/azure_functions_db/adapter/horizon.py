@@ -200,7 +200,7 @@ class DrainingWatch(Watch):
 
     def _give_up(self, reason: str) -> None:
         """Go by the clock from now on, or by nothing: the database hides who is running."""
-        if self.is_blind:
+        if self.is_blind and reason == self._blindness:
             return
         self.is_blind = True
         self._blindness = reason

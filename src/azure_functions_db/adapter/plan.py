@@ -29,14 +29,6 @@ END = "azfdb_end"
 LIMIT = "azfdb_limit"
 
 
-SIGNATURE = "/* azfdb */"
-
-
-def signed(statement: Select[Any]) -> Select[Any]:
-    """Mark a statement of ours where a server shows what its transactions are doing: this one only reads."""
-    return statement.prefix_with(SIGNATURE, dialect="mysql").prefix_with(SIGNATURE, dialect="mariadb")
-
-
 class Plan:
     """What to send to the database, and how to read what comes back."""
 
@@ -97,7 +89,7 @@ class Plan:
             page = self._filtered(self._everything(), start)
             page = page.where(*self._below(bounded=bounded, at_bound=at_bound))
             limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
-            return signed(page.order_by(*self.order).limit(limit))
+            return page.order_by(*self.order).limit(limit)
 
         return self.kept(("page", start.form, bounded, at_bound), page)
 
