@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
+from azure_functions_db.adapter.salvage import Salvage, SalvagedRow, is_undecodable
 from azure_functions_db.adapter.shape import Header, header_of
 from azure_functions_db.adapter.wire import is_same_in_binary, rows_of
 from azure_functions_db.core.single import has_left_transactions
@@ -32,6 +34,11 @@ class Page:
     rows: Sequence[Any]
     end: Position
     more: bool
+
+    @cached_property
+    def is_salvaged(self) -> bool:
+        """Whether there are rows with values that could not be decoded."""
+        return SalvagedRow in set(map(type, self.rows))
 
 
 def empty_page(start: Position) -> Page:
@@ -79,10 +86,33 @@ def _cut(plan: Plan, header: Header, rows: Sequence[Any], start: Position, limit
 
 
 def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Any) -> tuple[Header, Sequence[Any]]:
+    try:
+        return _plain_rows(connection, plan, start, count, bound)
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
+    return _salvage(connection, plan, bound).rows(start, count)
+
+
+def _salvage(connection: Connection, plan: Plan, bound: Any) -> Salvage:
+    def read_page(start: Position, count: int) -> tuple[Header, Sequence[Any]]:
+        return _plain_rows(connection, plan, start, count, bound)
+
+    def read_row(start: Position, statement: Select[Any]) -> tuple[Header, Sequence[Any]]:
+        return _through_sqlalchemy(connection, statement, _parameters(plan, start, bound))
+
+    return Salvage(plan, read_page, read_row, bounded=bound is not None)
+
+
+def _parameters(plan: Plan, start: Position, bound: Any) -> dict[str, Any]:
+    return plan.parameters(start.values) | ({} if bound is None else plan.bounded(bound))
+
+
+def _plain_rows(
+    connection: Connection, plan: Plan, start: Position, count: int, bound: Any
+) -> tuple[Header, Sequence[Any]]:
     statement = plan.page(start, bounded=bound is not None)
-    parameters = {**plan.parameters(start.values), LIMIT: count}
-    if bound is not None:
-        parameters |= plan.bounded(bound)
+    parameters = {**_parameters(plan, start, bound), LIMIT: count}
     worded = plan.worded(statement, count) if has_left_transactions(connection) else None
     if worded is None:
         return _through_sqlalchemy(connection, statement, parameters)

@@ -10,13 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter.census import Census
-from azure_functions_db.adapter.definition import InFlight, defined
+from azure_functions_db.adapter.definition import InFlight, Undecodable, defined
 from azure_functions_db.adapter.failures import may_be_migration, reading
 from azure_functions_db.adapter.indexes import warn_without_index
 from azure_functions_db.adapter.page import Page, read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
+from azure_functions_db.adapter.salvage import SalvagedRow
 from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
 from azure_functions_db.core.config import config_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.adapter.horizon import Grade
-    from azure_functions_db.adapter.shape import Shape
+    from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Checkpoint, CursorValue, Finding, RawRecord
@@ -72,6 +73,9 @@ class SqlAlchemySource:
       How long a fetch that finds nothing it may read waits for running transactions to end.
     - ``horizon_cap_seconds``:
       After this time, running transactions that have not written anything are no longer waited for.
+    - ``undecodable``:
+      What becomes of a row with a value that Python cannot hold (a date before Christ, say). "error": it cannot be
+      delivered and goes into quarantine. "text": that value is delivered as the database writes it.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class SqlAlchemySource:
         start_at: CursorValue = "beginning",
         in_flight: InFlight = "wait",
         settle_seconds: float | None = None,
+        undecodable: Undecodable = "error",
         name: str | None = None,
         horizon_wait_seconds: float = 1.0,
         horizon_cap_seconds: float | None = 300.0,
@@ -123,6 +128,7 @@ class SqlAlchemySource:
             settle_seconds=settle_seconds,
             strategy=strategy,
             operation_mode=operation_mode,
+            undecodable=undecodable,
         )
         self.name = name or self._definition.label
         self._provider = engine_provider
@@ -206,6 +212,8 @@ class SqlAlchemySource:
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
         _, page = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+        for reason in self._undecodable(page).values():
+            raise reason
         return self._records(page)
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
@@ -214,7 +222,8 @@ class SqlAlchemySource:
         records = self._records(page)
         following = self._next_checkpoint(checkpoint, start, page.end)
         horizon = self._current_pages(self._used_plan).horizon()
-        return FetchResult(records, following, page.more, horizon, self._census.taken(self.null_cursor_rows))
+        nulls = self._census.taken(self.null_cursor_rows)
+        return FetchResult(records, following, page.more, horizon, nulls, self._undecodable(page))
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -283,7 +292,7 @@ class SqlAlchemySource:
             self._set_end(plan, connection)
             start = position(plan, connection)
             page = self._current_pages(plan).read(connection, plan, start, limit)
-        if page.rows and not plan.fits(page.header) and self._shape_changed():
+        if page.rows and not page.is_salvaged and not plan.fits(page.header) and self._shape_changed():
             return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
         return start, page
 
@@ -295,7 +304,18 @@ class SqlAlchemySource:
         if not page.rows:
             return []
         with reading(self.name):
-            return self._used_plan.records(page.header, page.rows)
+            if not page.is_salvaged:
+                return self._used_plan.records(page.header, page.rows)
+            return [record for row in page.rows for record in self._salvaged(page.header, row)]
+
+    def _salvaged(self, header: Header, row: Any) -> list[RawRecord]:
+        plan = self._used_plan
+        return [plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row])
+
+    def _undecodable(self, page: Page) -> dict[int, Exception]:
+        if not page.is_salvaged or self._definition.undecodable == "text":
+            return {}
+        return {place: row.failure(self.name) for place, row in enumerate(page.rows) if isinstance(row, SalvagedRow)}
 
     def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""

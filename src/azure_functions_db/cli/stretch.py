@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
-from azure_functions_db.core.types import FetchResult
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.types import AdapterCapability, Checkpoint, CursorPart, SourceDescriptor
+    from azure_functions_db.core.types import (
+        AdapterCapability,
+        Checkpoint,
+        CursorPart,
+        FetchResult,
+        SourceDescriptor,
+    )
 
 _NOTE = "backfill"
 
@@ -69,7 +74,7 @@ class StretchSource:
         """Read on within the stretch."""
         found: FetchResult = self._source.fetch_changes(checkpoint, limit)
         metadata = {**(found.next_checkpoint.get("metadata") or {}), **self._note}
-        return FetchResult(found.records, {**found.next_checkpoint, "metadata": metadata}, found.more, found.horizon)
+        return replace(found, next_checkpoint={**found.next_checkpoint, "metadata": metadata}, null_cursor_rows=None)
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
         """Tell the source nothing: what the live poller still needs is not let go."""

@@ -87,6 +87,8 @@ class FetchResult:
 
     ``more`` is None where the source cannot tell. ``horizon`` is set where late commits hold
     the source back, ``null_cursor_rows`` where the rows that can never come were counted this time.
+    ``undecodable`` says by its place which record has values that Python cannot hold, and why: they
+    are texts in it, for an operator to look at, and the record is not handed out.
     """
 
     records: Sequence[RawRecord]
@@ -94,6 +96,7 @@ class FetchResult:
     more: bool | None = None
     horizon: Horizon | None = None
     null_cursor_rows: int | None = None
+    undecodable: Mapping[int, Exception] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

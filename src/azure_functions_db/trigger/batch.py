@@ -47,7 +47,7 @@ class Batch:
     committing: Timing = field(default_factory=Timing)
     search: Search | None = None
     """Set where the batch is no more than a step of the search for poison rows."""
-    undecodable: Mapping[str, str] = field(default_factory=dict)
+    undecodable: Mapping[str, Exception] = field(default_factory=dict)
     """By event id, why rows cannot be handed out."""
     is_last: bool = False
     quarantined: set[str] = field(default_factory=set)

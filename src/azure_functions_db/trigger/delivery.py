@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,12 @@ from azure_functions_db.core.errors import (
     SerializationError,
 )
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.core.signals import HandlerRetried, RowQuarantined, Stage
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.trigger.batch import unconfirmed_batch, with_failed_attempts, with_rows_aside, with_search
 from azure_functions_db.trigger.context import PollContext
+from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.mapping import mapped, misfit_text
 from azure_functions_db.trigger.poison import Search
 
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from azure_functions_db.core.ports import QuarantineSink
     from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.trigger.batch import Batch
-    from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.poison import Reason
     from azure_functions_db.trigger.tick import Tick
 
@@ -208,7 +210,7 @@ class Delivery:
         return QuarantinedRow(
             poller_name=self._settings.name,
             event_id=event.event_id,
-            event=event.to_json(),
+            event=_json_of(event),
             error_type="RowsFailed" if isinstance(reason, str) else type(reason).__name__,
             error=masked_words(reason),
             attempts=self._batch.attempts,
@@ -308,6 +310,24 @@ class _TakenBack(BaseException):
 
 class _Misfits(RowsFailed):
     """The rows that fit no model, as against those that the handler itself has named."""
+
+
+def _json_of(event: RowChange) -> dict[str, Any]:
+    """Return the event as it is put aside; a document that is nested too deeply is a text in it."""
+    try:
+        return event.to_json()
+    except RecursionError:
+        row = {name: _flat(value) for name, value in (event.after or {}).items()}
+        return RowChange(
+            event.event_id, event.op, event.source, event.cursor, event.pk, None, row, event.metadata
+        ).to_json()
+
+
+def _flat(value: Any) -> Any:
+    try:
+        return json_safe(value)
+    except RecursionError:
+        return json.dumps(value, default=str)
 
 
 def _with_attempt(event: RowChange, attempt: int) -> RowChange:

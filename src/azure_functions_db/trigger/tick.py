@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError
+from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError, SerializationError
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
@@ -29,7 +29,7 @@ from azure_functions_db.trigger.retry import FETCH_RETRIES
 from azure_functions_db.trigger.stages import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from azure_functions_db.core.types import Checkpoint, FetchResult
     from azure_functions_db.trigger.events import RowChange
@@ -192,6 +192,9 @@ class Tick:
         metadata = {"batch_id": batch_id, "attempt": attempts + 1, "fetched_at": fetched_at}
         with self.stage(Stage.NORMALIZE, batch_id):
             events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata)
+            undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
+            if undecodable and self.settings.quarantine is None:
+                raise _undeliverable(events, undecodable)
         after = committed_checkpoint(
             result.next_checkpoint,
             before=position,
@@ -209,6 +212,7 @@ class Tick:
             began=began,
             attempts=attempts,
             search=self._search_after(position),
+            undecodable=undecodable,
             fetching=fetching,
         )
 
@@ -309,3 +313,12 @@ class Tick:
             lag_rows=lag_rows,
             events=batch.handled_events,
         )
+
+
+def _undeliverable(events: Sequence[RowChange], reasons: Mapping[str, Exception]) -> SerializationError:
+    first = next(event for event in events if event.event_id in reasons)
+    key = ", ".join(f"{name}={value!r}" for name, value in first.pk.items())
+    return SerializationError(
+        f"{reasons[first.event_id]}, in the row with {key} and cursor {first.cursor!r}. Correct the row, give the "
+        'poller a quarantine=, or have such values delivered as texts (undecodable="text")'
+    )
