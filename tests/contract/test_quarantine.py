@@ -143,6 +143,28 @@ def test_a_row_of_an_odd_name_that_an_older_version_has_put_aside_is_still_one(s
     assert sink.entries() == []
 
 
+def test_a_locked_table_is_an_error_after_a_while(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("azure_functions_db.quarantine.sql.LOCK_SECONDS", 0.1)
+    sink = SqlQuarantine(url=postgres_database)
+    sink.put([row("e1")])
+    engine = create_engine(postgres_database)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("LOCK TABLE azfdb_quarantine")
+        with pytest.raises(StateStoreError, match="azfdb_quarantine failed"):
+            sink.put([row("e2")])
+    engine.dispose()
+    assert sink.entries() == [row("e1")]
+
+
+def test_a_folder_that_may_only_be_read_cannot_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = FileQuarantine(tmp_path)
+    sink.put([row()])
+    monkeypatch.setattr("os.access", lambda *_: False)  # whoever may do everything is never refused
+    with pytest.raises(StateStoreError, match="Permission denied"):
+        sink.remove("orders", "nobody")
+    assert sink.entries() == [row()]
+
+
 def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:
     sink = FileQuarantine(tmp_path)
     sink.put([row()])

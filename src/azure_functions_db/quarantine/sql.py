@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import QuarantinedRow
 
+LOCK_SECONDS = 30.0
+
 
 class SqlQuarantine:
     """Keeps rows in a table, which is made when it is first needed and missing.
@@ -119,6 +121,7 @@ class SqlQuarantine:
             with outside_transactions():
                 self._make_table()
                 with self._engine.begin() as connection:
+                    _bound_waits(connection)
                     yield connection
         except DBAPIError as error:
             raise StateStoreError(
@@ -141,6 +144,12 @@ class SqlQuarantine:
             if not inspect(engine).has_table(self._name, schema=self._schema):
                 raise
         self._is_there = True
+
+
+def _bound_waits(connection: Connection) -> None:
+    """Let a locked table be an error after a while: PostgreSQL alone would wait for ever, and the lease be renewed."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}")
 
 
 def _values(row: QuarantinedRow) -> dict[str, str]:
