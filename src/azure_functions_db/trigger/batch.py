@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.trigger.poison import Search
@@ -12,7 +12,7 @@ from azure_functions_db.trigger.poison import Search
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import Checkpoint, FetchResult
     from azure_functions_db.trigger.events import RowChange
 
 _ATTEMPTS = "failed_attempts"
@@ -125,6 +125,13 @@ def committed_checkpoint(
             "rows_per_second": rows_per_second(before, updated_at, row_count),
         },
     }
+
+
+def joined(found: FetchResult, further: FetchResult) -> FetchResult:
+    """Return what two reads in a row have found."""
+    shifted = {len(found.records) + place: reason for place, reason in further.undecodable.items()}
+    records = [*found.records, *further.records]
+    return replace(further, records=records, undecodable={**found.undecodable, **shifted})
 
 
 def rows_per_second(before: Checkpoint, updated_at: str, row_count: int) -> float:

@@ -18,7 +18,14 @@ from azure_functions_db.core.signals import (
     TickResult,
     TickStarted,
 )
-from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts, search_after
+from azure_functions_db.trigger.batch import (
+    Batch,
+    Timing,
+    committed_checkpoint,
+    failed_attempts,
+    joined,
+    search_after,
+)
 from azure_functions_db.trigger.claim import claim_on
 from azure_functions_db.trigger.delivery import Delivery
 from azure_functions_db.trigger.interruption import Interruption, TickCancelled
@@ -36,6 +43,9 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.handler import Handler
     from azure_functions_db.trigger.poison import Search
     from azure_functions_db.trigger.settings import PollSettings
+
+# A row that shows the handler to work may lie behind many rows of other partitions.
+_PAGES_TO_WITNESS = 100
 
 
 class Tick:
@@ -174,12 +184,23 @@ class Tick:
             try:
                 with self.stage(Stage.FETCH, timing=timing):
                     self._open_source()
-                    return self.settings.source.fetch_changes(position, self._limit(position))
+                    return self._found(position)
             except FetchError as error:
                 pause = next(pauses, None)
                 if pause is None or not error.transient:
                     raise
                 self.pause(pause)
+
+    def _found(self, position: Checkpoint) -> FetchResult:
+        """Fetch; where a search needs a row further on, over pages that bring few rows or none."""
+        fetch, limit = self.settings.source.fetch_changes, self._limit(position)
+        found, search = fetch(position, limit), self._search_after(position)
+        if search is not None and search.needs_witness:
+            for _ in range(_PAGES_TO_WITNESS):
+                if len(found.records) >= limit or not found.more:
+                    break
+                found = joined(found, fetch(found.next_checkpoint, limit - len(found.records)))
+        return found
 
     def _limit(self, position: Checkpoint) -> int:
         search = self._search_after(position)

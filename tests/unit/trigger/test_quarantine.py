@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -12,12 +12,15 @@ from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseE
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.normalizers import RecordNormalizer
 from azure_functions_db.trigger.retry import RetryPolicy
+from azure_functions_db.trigger.source import SmallSource
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from azure_functions_db.core.types import Checkpoint, FetchResult
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -326,6 +329,25 @@ def test_a_handler_that_names_every_row_is_believed(store: Any, sink: Sink) -> N
     assert run(poller(ListSource(4), store, quarantine=sink, max_attempts=1), handler) == 0
     assert [row.event["pk"]["id"] for row in sink.rows.values()] == [0, 1, 2, 3]
     assert store.load_checkpoint("orders")["cursor"]["tiebreaker"] == {"id": 3}
+
+
+def test_a_good_row_behind_many_pages_of_other_partitions_is_found(store: Any, sink: Sink) -> None:
+    class Rare(SmallSource):
+        """A source whose pages bring the rows 0 and 20 only, and one row of somebody else's at a time."""
+
+        def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+            found = super().fetch_changes(checkpoint, 1)
+            ours = [record for record in found.records if record["id"] in {0, 20}]
+            return replace(found, records=ours)
+
+    handler = Choosy(0)
+    source = Rare(ListSource(21), RecordNormalizer("version", "id"))
+    trigger = poller(source, store, normalizer=RecordNormalizer("version", "id"), quarantine=sink, max_attempts=1)
+    for _ in range(40):
+        with suppress(HandlerError):
+            run(trigger, handler)
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [0]
+    assert 20 in handler.ids
 
 
 def test_a_row_that_changes_during_the_search_is_judged_anew(store: Any, sink: Sink) -> None:
