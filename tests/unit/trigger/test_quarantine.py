@@ -254,7 +254,7 @@ def test_twenty_five_poison_rows_do_not_stop_batches_of_ten(store: Any, sink: Si
 
 
 def test_an_outage_that_ends_during_the_search_puts_no_good_row_aside(store: Any, sink: Sink) -> None:
-    for end in range(1, 40):
+    for end in range(1, 30, 4):
         handler = Choosy(6)
         trigger = poller(ListSource(12), MemoryStateStore(), quarantine=sink, max_attempts=1)
 
