@@ -238,3 +238,11 @@ def test_with_effect_and_checkpoint_in_one_transaction(sqlite_database: str) -> 
     )
     assert run(trigger, seen) == 5
     assert [row.event["pk"]["id"] for row in entries(sink)] == [3]
+
+
+def test_a_document_that_sqlite_keeps_as_text_and_python_cannot_parse_stays_text(sqlite_database: str) -> None:
+    orders(sqlite_database, "json", DEEP)
+    filled(sqlite_database, "UPDATE orders SET odd = :value WHERE id = 3", value=DEEP)
+    seen = Seen()
+    assert run(poller(source(sqlite_database)), seen) == 6
+    assert seen.rows[3]["odd"] == DEEP
