@@ -69,11 +69,11 @@ def azurite() -> str:
 
 
 @contextmanager
-def temporary_database(server: str, drop: str) -> Iterator[str]:
+def temporary_database(server: str, drop: str, options: str = "") -> Iterator[str]:
     """A new empty database on the server, by its URL; dropped afterwards whoever is still connected."""
     url = make_url(server)
     name = f"test_{secrets.token_hex(8)}"
-    execute(url, f"CREATE DATABASE {name}")
+    execute(url, f"CREATE DATABASE {name} {options}")
     try:
         yield url.set(database=name).render_as_string(hide_password=False)
     finally:

@@ -33,14 +33,16 @@ def horizon() -> None:
 
 def quarantine_first() -> None:
     """The checkpoint passes a poison row before the row is in the sink."""
-    put_aside, settle_the_rest = Delivery._put_aside, Delivery._settle_the_rest
+    commit = Delivery._commit
 
-    def settle_then_put_aside(self: Any) -> None:
-        settle_the_rest(self)
-        put_aside(self, *self._later)
+    def commit_then_put_aside(self: Any) -> None:
+        commit(self)
+        sink, culprits = self._later
+        events = [event for event in self._batch.events if event.event_id in culprits]
+        sink.put([self._quarantined(event, culprits[event.event_id]) for event in events])
 
     patch(Delivery, "_put_aside", lambda self, *later: setattr(self, "_later", later))
-    patch(Delivery, "_settle_the_rest", settle_then_put_aside)
+    patch(Delivery, "_commit", commit_then_put_aside)
 
 
 def heartbeat() -> None:

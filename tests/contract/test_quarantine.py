@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.ports import QuarantineSink
@@ -15,6 +16,7 @@ from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
 from azure_functions_db.quarantine.entry import encoded
 from azure_functions_db.testing.memory import MemoryQuarantine
+from tests.conftest import temporary_database
 
 NewSink = Callable[[], QuarantineSink]
 
@@ -97,6 +99,71 @@ def test_long_events_are_kept_whole(new_sink: NewSink) -> None:
     sink = new_sink()
     sink.put([large])
     assert list(sink.entries()) == [large]
+
+
+@pytest.fixture(params=["latin1 in MariaDB", "LATIN1 in PostgreSQL", "SQL_ASCII in PostgreSQL"])
+def foreign_encoding(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a database whose encoding knows few characters."""
+    encoding, _, server = request.param.partition(" in ")
+    url: str = request.getfixturevalue("mariadb_url" if server == "MariaDB" else "postgres_url")
+    drop = "DROP DATABASE {name}" + ("" if server == "MariaDB" else " WITH (FORCE)")
+    options = (
+        f"CHARACTER SET {encoding}" if server == "MariaDB" else f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+    )
+    with temporary_database(url, drop, options) as made:
+        # SQLAlchemy cannot use such a server unless it is asked to convert.
+        yield f"{made}?client_encoding=utf8" if encoding == "SQL_ASCII" else made
+
+
+def test_odd_texts_are_kept_whatever_the_encoding_of_the_database(foreign_encoding: str) -> None:
+    sink = SqlQuarantine(url=foreign_encoding)
+    odd = "Zoë 🦊 \0 \ud800"
+    rows = [
+        row("e1", event={"after": {"text": odd}}, error=odd, error_type="Ошибка" * 100),
+        row("e2" + odd, "Жук", minute=1),
+        row("e2" + odd * 50, "Жук", minute=2),
+    ]
+    for _ in range(2):
+        sink.put(rows)
+    assert sink.entries() == rows
+    assert sink.entries("Жук") == rows[1:]
+    sink.remove("Жук", "e2" + odd)
+    assert sink.entries() == [rows[0], rows[2]]
+
+
+def test_a_row_of_an_odd_name_that_an_older_version_has_put_aside_is_still_one(sqlite_database: str) -> None:
+    sink = SqlQuarantine(url=sqlite_database)
+    sink.put([row("e1", "Жук")])
+    engine = create_engine(sqlite_database)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE azfdb_quarantine SET poller_name = 'Жук'")
+    engine.dispose()
+    sink.put([row("e1", "Жук", attempts=9)])
+    assert sink.entries("Жук") == [row("e1", "Жук", attempts=9)]
+    sink.remove("Жук", "e1")
+    assert sink.entries() == []
+
+
+def test_a_locked_table_is_an_error_after_a_while(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("azure_functions_db.quarantine.sql.LOCK_SECONDS", 0.1)
+    sink = SqlQuarantine(url=postgres_database)
+    sink.put([row("e1")])
+    engine = create_engine(postgres_database)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("LOCK TABLE azfdb_quarantine")
+        with pytest.raises(StateStoreError, match="azfdb_quarantine failed"):
+            sink.put([row("e2")])
+    engine.dispose()
+    assert sink.entries() == [row("e1")]
+
+
+def test_a_folder_that_may_only_be_read_cannot_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = FileQuarantine(tmp_path)
+    sink.put([row()])
+    monkeypatch.setattr("os.access", lambda *_: False)  # whoever may do everything is never refused
+    with pytest.raises(StateStoreError, match="Permission denied"):
+        sink.remove("orders", "nobody")
+    assert sink.entries() == [row()]
 
 
 def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:

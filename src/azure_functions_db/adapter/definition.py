@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import CursorValue
 
 InFlight = Literal["wait", "ignore"]
+Undecodable = Literal["error", "text"]
 
 # The few options of a URL that say which database is meant; all others are the driver's business.
 _PLACE_OPTIONS = {"host", "port", "service", "unix_socket", "dbname", "database"}
@@ -45,6 +46,7 @@ class Definition:
     in_flight: InFlight
     settle_seconds: float | None
     strategy: str
+    undecodable: Undecodable = "error"
     end_at: CursorValue = None
     """The last cursor value to read; None: no end."""
 
@@ -106,6 +108,8 @@ def defined(
     _require(strategy == "cursor", f"strategy={strategy!r} is unknown: this source knows 'cursor'")
     _require(operation_mode == "upsert_only", f"operation_mode={operation_mode!r} is unknown: use 'upsert_only'")
     _require(in_flight in {"wait", "ignore"}, f"in_flight={in_flight!r} must be 'wait' or 'ignore'")
+    undecodable = others["undecodable"]
+    _require(undecodable in {"error", "text"}, f"undecodable={undecodable!r} must be 'error' or 'text'")
     _require(settle_seconds is None or _is_amount(settle_seconds), "settle_seconds= must be a number, 0 or more")
     _require(not isinstance(pk_columns, str), "pk_columns= is a list of names, not a text")
     where = None if where is None else checked_condition(_text("where", where))

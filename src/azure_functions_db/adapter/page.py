@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
 from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.adapter.position import Position
+from azure_functions_db.adapter.salvage import Salvage, SalvagedRow, is_undecodable
 from azure_functions_db.adapter.shape import Header, header_of
 from azure_functions_db.adapter.wire import is_same_in_binary, rows_of
 from azure_functions_db.core.single import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection, Select
 
@@ -39,6 +41,11 @@ class Page:
     more: bool
     revisions: Mapping[int, str] = field(default_factory=dict)
     """What tells a row from its earlier delivery at the same cursor value, by its place in the page."""
+
+    @cached_property
+    def is_salvaged(self) -> bool:
+        """Whether there are rows with values that could not be decoded."""
+        return SalvagedRow in set(map(type, self.rows))
 
 
 @dataclass(frozen=True)
@@ -204,10 +211,38 @@ def _labels(fresh: Sequence[tuple[int, bytes, Mark]]) -> dict[int, str]:
 def _rows(
     connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
 ) -> tuple[Header, Sequence[Any]]:
-    statement = plan.page(start, bounded=bound is not None, at_bound=bound is None or bound.inclusive)
-    parameters = {**plan.parameters(start.values), LIMIT: count}
-    if bound is not None:
-        parameters |= plan.bounded(bound.value)
+    try:
+        return _plain_rows(connection, plan, start, count, bound)
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
+    return _salvage(connection, plan, bound).rows(start, count)
+
+
+def _salvage(connection: Connection, plan: Plan, bound: Bound | None) -> Salvage:
+    def read_page(start: Position, count: int) -> tuple[Header, Sequence[Any]]:
+        return _plain_rows(connection, plan, start, count, bound)
+
+    def read_row(start: Position, names: Sequence[str], texts: Collection[str]) -> tuple[Header, Sequence[Any]]:
+        statement = plan.next_row(start, names, texts=texts, **_below(bound))
+        return _through_sqlalchemy(connection, statement, _parameters(plan, start, bound))
+
+    return Salvage(plan, read_page, read_row)
+
+
+def _below(bound: Bound | None) -> dict[str, bool]:
+    return {"bounded": bound is not None, "at_bound": bound is None or bound.inclusive}
+
+
+def _parameters(plan: Plan, start: Position, bound: Bound | None) -> dict[str, Any]:
+    return plan.parameters(start.values) | ({} if bound is None else plan.bounded(bound.value))
+
+
+def _plain_rows(
+    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
+) -> tuple[Header, Sequence[Any]]:
+    statement = plan.page(start, **_below(bound))
+    parameters = {**_parameters(plan, start, bound), LIMIT: count}
     worded = plan.worded(statement, count) if has_left_transactions(connection) else None
     if worded is None:
         return _through_sqlalchemy(connection, statement, parameters)

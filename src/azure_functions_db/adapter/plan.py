@@ -12,12 +12,13 @@ from azure_functions_db.adapter.wire import wording
 from azure_functions_db.adapter.zone import aware_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from sqlalchemy import ColumnElement, Dialect, Select
 
     from azure_functions_db.adapter.definition import Definition
     from azure_functions_db.adapter.position import Position
+    from azure_functions_db.adapter.salvage import SalvagedRow
     from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.adapter.wire import Wording
     from azure_functions_db.core.types import RawRecord
@@ -92,6 +93,34 @@ class Plan:
             return page.order_by(*self.order).limit(limit)
 
         return self.kept(("page", start.form, bounded, at_bound), page)
+
+    @cached_property
+    def own_columns(self) -> tuple[str, ...]:
+        """The columns of a record, in their order."""
+        if self.definition.columns is not None:
+            return self.definition.needed_columns
+        return (*(name for name in self.shape.types if name not in self.shape.hidden), *self._unstarred)
+
+    def next_row(
+        self,
+        start: Position,
+        names: Sequence[str],
+        *,
+        texts: Collection[str] = (),
+        bounded: bool = False,
+        at_bound: bool = True,
+    ) -> Select[Any]:
+        """Return the statement for columns of the row after such a position, some as the database writes them."""
+        from sqlalchemy import select
+
+        columns = [self.shape.column(name) for name in names]
+        extras = self._extras() if len(names) > 1 else []
+        told = [
+            values.as_text(column, self.dialect).label(name) if name in texts else column
+            for name, column in zip(names, columns, strict=True)
+        ]
+        row = self._filtered(select(*told, *extras), start).where(*self._below(bounded=bounded, at_bound=at_bound))
+        return row.order_by(*self.order).limit(1)
 
     def worded(self, page: Select[Any], limit: int) -> Wording | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
@@ -173,22 +202,20 @@ class Plan:
             self._builders[header] = self._builder(header)
         try:
             return self._builders[header](rows)
-        except (TypeError, ValueError, ArithmeticError):
+        except values.UNCONVERTIBLE:
             # SQLite keeps any value in any column: one that is not of the declared type is handed out as it is.
             return self._builder(header, lenient=True)(rows)
+
+    def salvaged(self, row: SalvagedRow) -> RawRecord:
+        """Return the record of a row some of whose values are texts, which stay as they are."""
+        [record] = self._builder(row.header, lenient=True, texts=row.texts)([row])
+        return record
 
     def fits(self, header: Header) -> bool:
         """Tell whether a result has the columns that this plan was made for, of the types it had before."""
         if self._builders and header not in self._builders:
             return False
-        return self._expected == self._own(header)
-
-    @cached_property
-    def _expected(self) -> tuple[str, ...]:
-        """The columns of a record."""
-        if self.definition.columns is not None:
-            return self.definition.needed_columns
-        return (*(name for name in self.shape.types if name not in self.shape.hidden), *self._unstarred)
+        return self.own_columns == self._own(header)
 
     @property
     def _unstarred(self) -> list[str]:
@@ -226,9 +253,14 @@ class Plan:
     def _own(self, header: Header) -> tuple[str, ...]:
         return header.names[: len(header.names) - len(self.exact)]
 
-    def _builder(self, header: Header, *, lenient: bool = False) -> Callable[[Sequence[Any]], list[RawRecord]]:
+    def _builder(
+        self, header: Header, *, lenient: bool = False, texts: Collection[str] = ()
+    ) -> Callable[[Sequence[Any]], list[RawRecord]]:
         names = self._own(header)
-        converters = [self._converter(name, code) for name, code in zip(names, header.codes, strict=False)]
+        converters = [
+            None if name in texts else self._converter(name, code)
+            for name, code in zip(names, header.codes, strict=False)
+        ]
         if lenient:
             converters = [convert and values.lenient(convert) for convert in converters]
         return row_builder(names, converters, len(self.exact))
@@ -242,12 +274,15 @@ class Plan:
     def _everything(self) -> Select[Any]:
         from sqlalchemy import select, text
 
-        extras = [expression.label(f"azfdb_exact{i}") for i, expression in enumerate(self.exact.values())]
+        extras = self._extras()
         if self.definition.columns is None:
             # A star also brings the column that a migration added a minute ago.
             named = [self.shape.column(name) for name in self._unstarred]
             return select(text("*"), *named, *extras).select_from(self.shape.relation)
         return select(*(self.shape.column(name) for name in self.definition.needed_columns), *extras)
+
+    def _extras(self) -> list[ColumnElement[Any]]:
+        return [expression.label(f"azfdb_exact{i}") for i, expression in enumerate(self.exact.values())]
 
     def _filtered(self, everything: Select[Any], start: Position) -> Select[Any]:
         if not start.values or self.dialect.name == "duckdb":  # which takes a row that begins with NULL for a high one

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.adapter.boundary import BOUNDARY, MOST_ROWS
 from azure_functions_db.adapter.census import Census
-from azure_functions_db.adapter.definition import InFlight, defined
+from azure_functions_db.adapter.definition import InFlight, Undecodable, defined
 from azure_functions_db.adapter.failures import may_be_migration, reading
 from azure_functions_db.adapter.horizon import logger
 from azure_functions_db.adapter.indexes import warn_without_index
@@ -20,6 +20,7 @@ from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.adapter.position import BEGINNING, Position, checkpoint_after, position_after, position_in
 from azure_functions_db.adapter.recollection import HORIZON
+from azure_functions_db.adapter.salvage import SalvagedRow
 from azure_functions_db.adapter.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.adapter.shape import query_shape, renewed_table_shape, table_shape
 from azure_functions_db.adapter.zone import in_utc
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.adapter.horizon import Grade
-    from azure_functions_db.adapter.shape import Shape
+    from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Checkpoint, CursorValue, Finding, RawRecord
@@ -79,6 +80,9 @@ class SqlAlchemySource:
     - ``horizon_abandon_seconds``:
       After this time, those that have written are no longer waited for either, and what they commit later
       may be missed. None: they are waited for without end.
+    - ``undecodable``:
+      What becomes of a row with a value that Python cannot hold (a date before Christ, say). "error": it cannot be
+      delivered and goes into quarantine. "text": that value is delivered as the database writes it.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class SqlAlchemySource:
         start_at: CursorValue = "beginning",
         in_flight: InFlight = "wait",
         settle_seconds: float | None = None,
+        undecodable: Undecodable = "error",
         name: str | None = None,
         horizon_wait_seconds: float = 1.0,
         horizon_cap_seconds: float | None = 300.0,
@@ -131,6 +136,7 @@ class SqlAlchemySource:
             settle_seconds=settle_seconds,
             strategy=strategy,
             operation_mode=operation_mode,
+            undecodable=undecodable,
         )
         self.name = name or self._definition.label
         self._provider = engine_provider
@@ -215,6 +221,8 @@ class SqlAlchemySource:
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
         _, page = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+        for reason in self._undecodable(page).values():
+            raise reason
         return self._records(page)
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
@@ -228,8 +236,16 @@ class SqlAlchemySource:
         records = self._records(page)
         following = self._next_checkpoint(checkpoint, start, page.end)
         horizon = self._current_pages(self._used_plan).horizon()
-        uncounted = self._census.taken(self.null_cursor_rows)
-        return FetchResult(records, following, page.more, horizon, uncounted, page.revisions)
+        nulls = self._census.taken(self.null_cursor_rows)
+        return FetchResult(
+            records,
+            following,
+            page.more,
+            horizon,
+            nulls,
+            revisions=page.revisions,
+            undecodable=self._undecodable(page),
+        )
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -301,7 +317,7 @@ class SqlAlchemySource:
             self._set_end(plan, connection)
             start = position(plan, connection)
             page = self._current_pages(plan).read(connection, plan, start, limit)
-        if page.rows and not plan.fits(page.header) and self._shape_changed():
+        if page.rows and not page.is_salvaged and not plan.fits(page.header) and self._shape_changed():
             return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
         self._tell_of_crowd(plan, start, page.end)
         return start, page
@@ -328,7 +344,18 @@ class SqlAlchemySource:
         if not page.rows:
             return []
         with reading(self.name):
-            return self._used_plan.records(page.header, page.rows)
+            if not page.is_salvaged:
+                return self._used_plan.records(page.header, page.rows)
+            return [record for row in page.rows for record in self._salvaged(page.header, row)]
+
+    def _salvaged(self, header: Header, row: Any) -> list[RawRecord]:
+        plan = self._used_plan
+        return [plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row])
+
+    def _undecodable(self, page: Page) -> dict[int, Exception]:
+        if not page.is_salvaged or self._definition.undecodable == "text":
+            return {}
+        return {place: row.failure(self.name) for place, row in enumerate(page.rows) if isinstance(row, SalvagedRow)}
 
     def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""

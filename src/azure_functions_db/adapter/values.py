@@ -132,13 +132,24 @@ def converter(kind: TypeEngine[Any], dialect: Dialect, code: Any) -> Callable[[A
     return kind.dialect_impl(dialect).result_processor(dialect, code)
 
 
+UNCONVERTIBLE = (TypeError, ValueError, ArithmeticError, RecursionError)
+"""What a conversion raises for a value that it cannot take."""
+
+
+def as_text(column: ColumnElement[Any], dialect: Dialect) -> ColumnElement[Any]:
+    """Return the column as the database writes it; where its very text may be broken, that text's bytes."""
+    from sqlalchemy import LargeBinary, Text, cast
+
+    return cast(column, LargeBinary() if dialect.name in {"sqlite", *_MYSQL} else Text())
+
+
 def lenient(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the conversion made so that a value it cannot take stays as it is."""
 
     def converted(value: Any) -> Any:
         try:
             return convert(value)
-        except (TypeError, ValueError, ArithmeticError):
+        except UNCONVERTIBLE:
             return value
 
     return converted

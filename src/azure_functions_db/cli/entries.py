@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ class Entry:
     def remove(self) -> None:
         """Forget the row."""
         self.sink.remove(self.row.poller_name, self.row.event_id)
+
+    def check_removable(self) -> None:
+        """Raise what forgetting the row would raise where the sink may only be read; forget nothing."""
+        self.sink.remove(self.row.poller_name, f"nobody-{uuid.uuid4().hex}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handling_of
-from azure_functions_db.cli.stretch import Stretch, StretchSource
+from azure_functions_db.cli.stretch import Stretch, StretchSource, checkpoint_at
 from azure_functions_db.cli.values import cursor_from, typed_source
 from azure_functions_db.cli.waiting import is_held_back
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
@@ -50,6 +50,7 @@ class Filling:
         self._name = name
         self._source = StretchSource(live.defined.settings.source, stretch)
         self._checkpoint = checkpoint
+        self._first = checkpoint_at(stretch) if Stretch.noted_in(checkpoint) is None else None
         self._advance: Callable[[int], object] = lambda _rows: None
         self._rows = 0
         self._announce: Callable[[Horizon], object] = lambda _horizon: None
@@ -68,7 +69,8 @@ class Filling:
         self._advance, self._announce = advance, announce
         trigger, handler = self._trigger(rate), Paced(handling_of(self._live.defined), rate)
         with printed_aside(), hurried(hurry=False):
-            while self._goes_on(trigger, handler):
+            self._begin()
+            while not self._skipped and self._goes_on(trigger, handler):
                 pass
         if self._skipped:
             raise LeaseConflictError(
@@ -88,6 +90,19 @@ class Filling:
                 self._horizon = signal.horizon
             case LeaseSkipped():
                 self._skipped = True
+
+    def _begin(self) -> None:
+        """Note the stretch before anything is delivered: whatever becomes of the first batch, this backfill goes on."""
+        if self._first is None:
+            return
+        store = self._live.store
+        try:
+            lease_id = store.acquire_lease(self._name, self._live.defined.settings.lease_ttl_seconds)
+        except LeaseConflictError:
+            self._skipped = True
+            return
+        store.commit_checkpoint(self._name, self._first, lease_id)
+        store.release_lease(self._name, lease_id)
 
     def _goes_on(self, trigger: PollTrigger, handler: Paced) -> bool:
         """Deliver what can be read; tell whether more is to come, now or when running transactions have ended."""
@@ -167,7 +182,7 @@ def filling_of(targets: Targets, name: str, new: str, first: str | None, last: s
     document = live.documents.inspect(new)
     checkpoint = {} if document is None else document["checkpoint"]
     begun = Stretch.noted_in(checkpoint)
-    if checkpoint and begun is None:
+    if checkpoint.get("cursor") is not None and begun is None:
         raise ConfigurationError(f"{new!r} has a state that is no backfill's: choose another name")
     wanted = _wanted(live, first, last, begun)
     return Filling(live, new, wanted, checkpoint)

@@ -33,7 +33,9 @@ class Replayed:
 
 
 def replayed(entries: Sequence[Entry]) -> Replayed:
-    """Give each row to its handler; one that is handled leaves the quarantine."""
+    """Give each row to its handler; one that is handled leaves the quarantine, which is tried first."""
+    for entry in {(id(entry.sink), entry.row.poller_name): entry for entry in entries}.values():
+        entry.check_removable()
     report = Replayed()
     for entry in entries:
         try:

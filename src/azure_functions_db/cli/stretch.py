@@ -34,6 +34,11 @@ class Stretch:
                 return None
 
 
+def checkpoint_at(stretch: Stretch) -> Checkpoint:
+    """Return the checkpoint of a backfill that is about to begin."""
+    return {"metadata": {_NOTE: stretch.noted()}}
+
+
 class StretchSource:
     """A stretch of a source, noted in every checkpoint so that a later run goes on with the same one."""
 

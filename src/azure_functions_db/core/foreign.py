@@ -16,13 +16,13 @@ _LARGEST = 2**63
 _LONGEST_LABEL = 1000
 
 
-def parsed_json(content: str | bytes) -> Any:
+def parsed_json(content: str | bytes, deepest: int = _DEEPEST) -> Any:
     """Return what a JSON text says; `ValueError` for one that cannot be written again, or is nested without end."""
     try:
         value = json.loads(content, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if _is_deeper_than(_DEEPEST, value):
+    if _is_deeper_than(deepest, value):
         raise ValueError("it is nested too deeply")
     return value
 

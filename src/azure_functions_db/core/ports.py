@@ -137,7 +137,7 @@ class QuarantineSink(Protocol):
         """Return what is kept, oldest first; of one poller where it is named."""
 
     def remove(self, poller_name: str, event_id: str) -> None:
-        """Forget one row; one that is not there is no error."""
+        """Forget one row; one that is not there is no error, unless rows may not be forgotten here."""
 
 
 @runtime_checkable

@@ -89,6 +89,8 @@ class FetchResult:
     the source back, ``null_cursor_rows`` where the rows that can never come were counted this time.
     ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
     content: by its place among the records, a text that makes its event id another one.
+    ``undecodable`` says by its place which record has values that Python cannot hold, and why: they
+    are texts in it, for an operator to look at, and the record is not handed out.
     """
 
     records: Sequence[RawRecord]
@@ -97,6 +99,7 @@ class FetchResult:
     horizon: Horizon | None = None
     null_cursor_rows: int | None = None
     revisions: Mapping[int, str] = field(default_factory=dict)
+    undecodable: Mapping[int, Exception] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

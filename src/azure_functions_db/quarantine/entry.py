@@ -15,6 +15,8 @@ from azure_functions_db.core.types import QuarantinedRow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# A row may hold a document of its own: as deep as could be written.
+_DEEPEST_ROW = 1_000
 _LABELS = ("poller_name", "event_id", "error_type", "batch_id")
 _NAMES = [entry.name for entry in fields(QuarantinedRow)]
 
@@ -28,7 +30,7 @@ def encoded(row: QuarantinedRow) -> str:
 def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], bool]) -> QuarantinedRow:
     """Return the row that was written; what is none, or does not belong there, is an error that says where it lies."""
     try:
-        written: dict[str, Any] = parsed_json(text)
+        written: dict[str, Any] = parsed_json(text, _DEEPEST_ROW)
         _check(written)
         row = QuarantinedRow(
             **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])}

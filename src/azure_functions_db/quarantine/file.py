@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,8 +48,12 @@ class FileQuarantine:
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
+        path = self._root / path_of(poller_name, event_id)
         with _translated(self._root):
-            (self._root / path_of(poller_name, event_id)).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            # The system does not mind to remove nothing where nothing could be removed.
+            if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _folders(self) -> list[Path]:
         return [path for path in listed(self._root) if path.is_dir()]

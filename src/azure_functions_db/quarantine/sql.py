@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import QuarantinedRow
 
+LOCK_SECONDS = 30.0
+
 
 class SqlQuarantine:
     """Keeps rows in a table, which is made when it is first needed and missing.
 
     The event and its error are one JSON text; poller, id, time and error type are columns to
-    look for. Rows are written in a transaction of their own, whatever the handler has open.
+    look for. All of it is ASCII, which a database of any encoding can keep. Rows are written in a
+    transaction of their own, whatever the handler has open.
     """
 
     def __init__(
@@ -55,11 +59,12 @@ class SqlQuarantine:
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
-        table = self._table
-        wanted = table.select() if poller_name is None else table.select().where(table.c.poller_name == poller_name)
+        wanted = self._table.select()
+        if poller_name is not None and _is_plain(poller_name):
+            wanted = wanted.where(self._table.c.poller_name == poller_name)
         with self._connected() as connection:
-            found = connection.execute(wanted).all()
-        return oldest_first([decoded(row.entry, f"{self._name}, event {row.event_id}", _is_of(row)) for row in found])
+            found = [self._decoded(row) for row in connection.execute(wanted)]
+        return oldest_first([row for row in found if poller_name in {None, row.poller_name}])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
@@ -74,7 +79,19 @@ class SqlQuarantine:
 
     def _delete(self, connection: Connection, poller_name: str, event_id: str) -> None:
         columns = self._table.c
-        connection.execute(self._table.delete().where(columns.poller_name == poller_name, columns.event_id == event_id))
+        for poller, event in self._keys(connection, poller_name, event_id):
+            connection.execute(self._table.delete().where(columns.poller_name == poller, columns.event_id == event))
+
+    def _keys(self, connection: Connection, poller_name: str, event_id: str) -> list[tuple[str, str]]:
+        """Return the key of a row in the table; one of an odd name may have been kept as it is by older versions."""
+        if _is_plain(poller_name) and _is_plain(event_id):
+            return [(poller_name, event_id)]
+        rows = connection.execute(self._table.select()).all()
+        told = ((self._decoded(row), (row.poller_name, row.event_id)) for row in rows)
+        return [key for row, key in told if (row.poller_name, row.event_id) == (poller_name, event_id)]
+
+    def _decoded(self, row: Any) -> QuarantinedRow:
+        return decoded(row.entry, f"{self._name}, event {row.event_id}", _is_of(row))
 
     @property
     def _engine(self) -> Engine:
@@ -104,6 +121,7 @@ class SqlQuarantine:
             with outside_transactions():
                 self._make_table()
                 with self._engine.begin() as connection:
+                    _bound_waits(connection)
                     yield connection
         except DBAPIError as error:
             raise StateStoreError(
@@ -128,15 +146,37 @@ class SqlQuarantine:
         self._is_there = True
 
 
+def _bound_waits(connection: Connection) -> None:
+    """Let a locked table be an error after a while: PostgreSQL alone would wait for ever, and the lease be renewed."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}")
+
+
 def _is_of(found: Any) -> Callable[[QuarantinedRow], bool]:
-    return lambda row: (row.poller_name, row.event_id) == (found.poller_name, found.event_id)
+    """Return what tells whether an entry belongs to its row in the table; older versions kept odd names as they are."""
+
+    def belongs(row: QuarantinedRow) -> bool:
+        names = ((row.poller_name, row.event_id), (_plain(row.poller_name), _plain(row.event_id)))
+        return (found.poller_name, found.event_id) in names
+
+    return belongs
 
 
 def _values(row: QuarantinedRow) -> dict[str, str]:
     return {
-        "poller_name": row.poller_name,
-        "event_id": row.event_id,
+        "poller_name": _plain(row.poller_name),
+        "event_id": _plain(row.event_id),
         "quarantined_at": row.quarantined_at.isoformat(),
-        "error_type": row.error_type[:200],
+        "error_type": ascii(row.error_type)[1:-1][:200],
         "entry": encoded(row),
     }
+
+
+def _is_plain(name: str) -> bool:
+    return name.isascii() and "\0" not in name
+
+
+def _plain(name: str) -> str:
+    """Return the name in ASCII and short enough for its column; the digest keeps two of them apart."""
+    told = ascii(name)
+    return name if _is_plain(name) else f"{told[1:121]}~{hashlib.sha256(told.encode()).hexdigest()[:32]}"

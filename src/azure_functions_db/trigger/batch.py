@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from azure_functions_db.trigger.poison import Search
 
-    from azure_functions_db.core.types import Checkpoint
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from azure_functions_db.core.types import Checkpoint, FetchResult
     from azure_functions_db.trigger.events import RowChange
 
 _ATTEMPTS = "failed_attempts"
 _BOOKKEEPING = {"last_successful_batch_id", "updated_at", "metadata"}
+_SEARCH = "search"
+_ASIDE = "aside"
+_OF_UNCONFIRMED = {_ATTEMPTS, _SEARCH, _ASIDE}
 RATE_SECONDS = 300
 
 
@@ -41,6 +46,10 @@ class Batch:
     fetching: Timing
     handling: Timing = field(default_factory=Timing)
     committing: Timing = field(default_factory=Timing)
+    search: Search | None = None
+    """Set where the batch is no more than a step of the search for poison rows."""
+    undecodable: Mapping[str, Exception] = field(default_factory=dict)
+    """By event id, why rows cannot be handed out."""
     is_last: bool = False
     quarantined: set[str] = field(default_factory=set)
 
@@ -56,15 +65,47 @@ class Batch:
             return self.events
         return [event for event in self.events if event.event_id not in self.quarantined]
 
+    @property
+    def readable_events(self) -> Sequence[RowChange]:
+        """The events that the handler is given."""
+        if not self.undecodable:
+            return self.handled_events
+        return [event for event in self.handled_events if event.event_id not in self.undecodable]
+
 
 def failed_attempts(checkpoint: Checkpoint) -> int:
     """Return how often the batch after this checkpoint has failed so far."""
     return int((checkpoint.get("metadata") or {}).get(_ATTEMPTS, 0))
 
 
+def search_after(checkpoint: Checkpoint, batch_size: int) -> Search | None:
+    """Return the search for poison rows that goes on behind this checkpoint."""
+    return Search.noted_in((checkpoint.get("metadata") or {}).get(_SEARCH), batch_size)
+
+
+def unconfirmed_batch(checkpoint: Checkpoint) -> str | None:
+    """Return the batch whose rows were about to be put aside when it was last heard of."""
+    return (checkpoint.get("metadata") or {}).get(_ASIDE)
+
+
 def with_failed_attempts(checkpoint: Checkpoint, attempts: int) -> Checkpoint:
     """Return the same position, remembering how often the batch after it has failed."""
-    return {**checkpoint, "metadata": {**(checkpoint.get("metadata") or {}), _ATTEMPTS: attempts}}
+    return _with_note(checkpoint, _ATTEMPTS, attempts)
+
+
+def with_search(checkpoint: Checkpoint, search: Search | None) -> Checkpoint:
+    """Return the same position, remembering how far the search behind it has come."""
+    return _with_note(checkpoint, _SEARCH, search and search.noted())
+
+
+def with_rows_aside(checkpoint: Checkpoint, batch_id: str | None) -> Checkpoint:
+    """Return the same position, remembering that rows of this batch go into quarantine before it moves."""
+    return _with_note(checkpoint, _ASIDE, batch_id)
+
+
+def _with_note(checkpoint: Checkpoint, name: str, note: Any) -> Checkpoint:
+    others = {other: value for other, value in (checkpoint.get("metadata") or {}).items() if other != name}
+    return {**checkpoint, "metadata": others if note is None else {**others, name: note}}
 
 
 def has_news(reached: Checkpoint, position: Checkpoint) -> bool:
@@ -77,8 +118,9 @@ def committed_checkpoint(
     position: Checkpoint, *, before: Checkpoint, batch_id: str, updated_at: str, row_count: int
 ) -> Checkpoint:
     """Return the checkpoint to write after a batch."""
+    # What is noted of an unconfirmed batch ends with it.
     kept: dict[str, Any] = {
-        name: value for name, value in (position.get("metadata") or {}).items() if name != _ATTEMPTS
+        name: value for name, value in (position.get("metadata") or {}).items() if name not in _OF_UNCONFIRMED
     }
     return {
         **position,
@@ -90,6 +132,17 @@ def committed_checkpoint(
             "rows_per_second": rows_per_second(before, updated_at, row_count),
         },
     }
+
+
+def joined(found: FetchResult, further: FetchResult) -> FetchResult:
+    """Return what two reads in a row have found."""
+    first = len(found.records)
+    return replace(
+        further,
+        records=[*found.records, *further.records],
+        revisions={**found.revisions, **{first + place: label for place, label in further.revisions.items()}},
+        undecodable={**found.undecodable, **{first + place: why for place, why in further.undecodable.items()}},
+    )
 
 
 def rows_per_second(before: Checkpoint, updated_at: str, row_count: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,25 +16,24 @@ from azure_functions_db.core.errors import (
     SerializationError,
 )
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.core.signals import HandlerRetried, RowQuarantined, Stage
 from azure_functions_db.core.types import QuarantinedRow
-from azure_functions_db.trigger.batch import with_failed_attempts
+from azure_functions_db.trigger.batch import unconfirmed_batch, with_failed_attempts, with_rows_aside, with_search
 from azure_functions_db.trigger.context import PollContext
+from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.mapping import mapped, misfit_text
 from azure_functions_db.trigger.poison import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import NoReturn
 
     from azure_functions_db.core.ports import QuarantineSink
+    from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.trigger.batch import Batch
-    from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.poison import Reason
     from azure_functions_db.trigger.tick import Tick
-
-# How many rows in a row may fail on their own before an outage is suspected. It grows with every
-# further attempt, so that a long run of poison rows is got over in the end.
-_PATIENCE = 10
 
 
 class Delivery:
@@ -43,27 +43,34 @@ class Delivery:
         self._tick = tick
         self._batch = batch
         self._settings = tick.settings
+        self._call_seconds = 0.0
 
-    def run(self) -> None:
-        """Handle and commit the batch, or raise and leave the checkpoint where it is."""
-        sink = self._settings.quarantine
-        if sink is not None and len(self._batch.events) > self._settings.batch_size:
-            # More than a batch was read, to tell poison from an outage.
-            self._isolate(sink, None)
-            return
+    def run(self) -> Checkpoint | None:
+        """Handle and commit the batch, or raise and leave the checkpoint where it is.
+
+        Return the position to go on from, None when the tick is over.
+        """
+        sink, search = self._settings.quarantine, self._batch.search
+        if sink is None:
+            self._settle_with_retries()
+            return self._tick.go_on_after(self._batch)
+        self._take_back(sink)
+        if search is not None:
+            return self._search_on(sink, search)
         try:
             self._settle_with_retries()
         except (HandlerError, SerializationError) as failure:
-            self._recover(failure)
+            return self._recover(failure)
+        return self._tick.go_on_after(self._batch)
 
     def _settle_with_retries(self) -> None:
         pauses = self._settings.retry_policy.pauses()
         while True:
             try:
-                self._settle(self._batch.events)
+                self._settle()
             except HandlerError as error:
                 pause = next(pauses, None)
-                if pause is None:
+                if pause is None or not self._tick.has_time(pause + self._call_seconds):
                     raise
                 self._retry_after(pause, error)
             else:
@@ -75,83 +82,135 @@ class Delivery:
         self._tick.pause(pause)
         batch.events = [_with_attempt(event, batch.attempts + 1) for event in batch.events]
 
-    def _settle(self, events: Sequence[RowChange]) -> None:
+    def _settle(self) -> None:
         """Call the handler and commit; in one transaction where that is wanted."""
+        if self._settings.transactional:
+            self._put_undecodable_aside()  # before the transaction: a sink in the same database must not wait for it
         with self._unless_committed(), self._transaction():
-            self._call(events)
+            self._call(self._batch.readable_events)
+            self._put_undecodable_aside()
             self._tick.commit(self._batch)
 
-    def _recover(self, failure: PollerError) -> None:
-        """After a failed batch: leave it for the next tick, or get past its poison rows."""
-        if self._settings.quarantine is None:
+    def _recover(self, failure: PollerError) -> Checkpoint | None:
+        """After a failed batch: leave it for the next tick, or begin to search for its poison rows."""
+        batch = self._batch
+        if batch.attempts < self._settings.max_attempts:
+            self._remember(batch.before)
             raise failure
-        if self._batch.attempts < self._settings.max_attempts:
-            self._remember_attempts()
+        named = isinstance(failure, SerializationError) or isinstance(failure.__cause__, RowsFailed)
+        self._note(self._noting(batch.before, Search.through(len(batch.events), named=named)))
+        if not self._tick.has_time(self._call_seconds):
             raise failure
-        self._isolate(self._settings.quarantine, failure)
+        return batch.before
 
-    def _isolate(self, sink: QuarantineSink, failure: PollerError | None) -> None:
-        """Find the rows that fail, put them aside, commit the rest."""
-        search = self._search(failure)
-        while (part := search.next_part()) is not None:
-            self._try(search, [self._batch.events[row] for row in part], part.start)
-        if search.is_outage:
-            self._remember_attempts()
-            raise HandlerError(
-                "Nothing that was tried could be handled, which looks like an outage: no row was put aside",
-                poller_name=self._settings.name,
-                batch_id=self._batch.id,
-            ) from failure
-        self._put_aside(sink, {self._batch.events[row]: reason for row, reason in search.culprits.items()})
-        self._settle_the_rest()
+    def _search_on(self, sink: QuarantineSink, search: Search) -> Checkpoint | None:
+        """Take one step of the search for poison rows."""
+        known = search.facing(self._batch.events[0].event_id)
+        if known is not search:
+            return self._go_on_with(known)
+        return self._try_witness(search) if search.needs_witness else self._try_part(sink, search, self._batch.after)
 
-    def _search(self, failure: PollerError | None) -> Search:
-        if failure is None:
-            self._batch.attempts += 1
-        named = failure is None or isinstance(failure, SerializationError) or isinstance(failure.__cause__, RowsFailed)
-        return Search(
-            len(self._batch.events),
-            chunk=self._settings.batch_size,
-            patience=_PATIENCE * (self._batch.attempts - self._settings.max_attempts + 1),
-            whole_failed=not named,
-        )
+    def _try_part(self, sink: QuarantineSink, search: Search, after: Checkpoint) -> Checkpoint | None:
+        batch = self._batch
+        batch.after = self._noting(after, search.passed(len(batch.events), more=batch.more))
+        try:
+            self._settle()
+        except HandlerError as failure:
+            named = _believed(failure.__cause__, batch.handled_events)
+            if not named and not search.convicts:
+                return self._refused(search, failure)
+            if not named:
+                named = {batch.events[0].event_id: failure.__cause__ or failure}
+                batch.after = self._noting(after, search.convicted(more=batch.more))
+            self._put_aside(sink, named)
+            if self._settings.transactional:
+                return self._try_part(sink, search, after)  # All was rolled back: once more, without them.
+            self._commit()
+        return self._tick.go_on_after(batch)
 
-    def _try(self, search: Search, events: Sequence[RowChange], first_row: int) -> None:
+    def _try_witness(self, search: Search) -> Checkpoint | None:
+        """Try a row behind the suspect; where there is none, the last one that this tick has seen digested."""
+        witness = self._batch.events[search.rows.start :] or self._tick.digested
+        if not witness:
+            self._give_up(search.given_up(), None)
+        if witness[0].event_id in self._batch.undecodable:
+            return self._refused(search, None)
         try:
             with self._trial():
-                self._call(events, isolating=True)
-        except HandlerError as error:
-            named = _rows_named(error.__cause__, events, first_row)
-            if named:
-                search.named(named)
-            else:
-                search.refused(error.__cause__ or error)
-        else:
-            search.digested()
+                self._call(witness)
+        except HandlerError as failure:
+            return self._refused(search, failure)
+        return self._go_on_with(search.witnessed())
 
-    def _put_aside(self, sink: QuarantineSink, culprits: dict[RowChange, Reason]) -> None:
-        if not culprits:
+    def _refused(self, search: Search, failure: HandlerError | None) -> Checkpoint | None:
+        found = search.refused(self._batch.events[0].event_id)
+        if search.needs_witness and not found.needs_witness:
+            self._give_up(found, failure)
+        return self._go_on_with(found)
+
+    def _give_up(self, search: Search, failure: HandlerError | None) -> NoReturn:
+        self._batch.attempts += 1
+        self._remember(self._noting(self._batch.before, search))
+        raise HandlerError(
+            "Nothing that was tried could be handled, which looks like an outage: no row was put aside",
+            poller_name=self._settings.name,
+            batch_id=self._batch.id,
+        ) from failure
+
+    def _go_on_with(self, search: Search) -> Checkpoint | None:
+        """Keep how far the search has come, so that it goes on from here whatever becomes of this tick."""
+        self._note(self._noting(self._batch.before, search))
+        return self._batch.before if self._tick.has_time(self._call_seconds) else None
+
+    def _noting(self, checkpoint: Checkpoint, search: Search | None) -> Checkpoint:
+        if search is None:
+            return checkpoint
+        return with_search(with_failed_attempts(checkpoint, self._batch.attempts), search)
+
+    def _note(self, checkpoint: Checkpoint) -> None:
+        """Write notes beside the unmoved position."""
+        with self._tick.stage(Stage.COMMIT, self._batch.id):
+            self._tick.lease.commit(checkpoint, last=False)
+        self._batch.before = checkpoint
+
+    def _take_back(self, sink: QuarantineSink) -> None:
+        """Take back what a batch that was never committed has put aside: its rows are about to come again."""
+        unconfirmed = unconfirmed_batch(self._batch.before)
+        if unconfirmed is None:
             return
-        rows = [self._quarantined(event, reason) for event, reason in culprits.items()]
         with self._tick.stage(Stage.QUARANTINE, self._batch.id):
+            for row in list(sink.entries(self._settings.name)):
+                if row.batch_id == unconfirmed:
+                    sink.remove(row.poller_name, row.event_id)
+        self._batch.before = with_rows_aside(self._batch.before, None)
+
+    def _put_undecodable_aside(self) -> None:
+        sink, reasons = self._settings.quarantine, self._batch.undecodable
+        if sink is not None and not reasons.keys() <= self._batch.quarantined:
+            self._put_aside(sink, reasons)
+
+    def _put_aside(self, sink: QuarantineSink, culprits: Mapping[str, Reason]) -> None:
+        batch = self._batch
+        rows = [
+            self._quarantined(event, culprits[event.event_id]) for event in batch.events if event.event_id in culprits
+        ]
+        self._note(with_rows_aside(batch.before, batch.id))
+        with self._tick.stage(Stage.QUARANTINE, batch.id):
             sink.put(rows)
-        self._batch.quarantined.update(row.event_id for row in rows)
+        batch.quarantined.update(row.event_id for row in rows)
         for row in rows:
             self._tick.say(RowQuarantined, row=row)
 
-    def _settle_the_rest(self) -> None:
-        if self._settings.transactional:
-            # The search rolled back all it tried: now it counts.
-            self._settle([event for event in self._batch.events if event.event_id not in self._batch.quarantined])
-        else:
-            with self._unless_committed():
-                self._tick.commit(self._batch)
+    def _commit(self) -> None:
+        with self._unless_committed():
+            self._put_undecodable_aside()
+            self._tick.commit(self._batch)
 
     def _quarantined(self, event: RowChange, reason: Reason) -> QuarantinedRow:
         return QuarantinedRow(
             poller_name=self._settings.name,
             event_id=event.event_id,
-            event=event.to_json(),
+            event=_json_of(event),
             error_type="RowsFailed" if isinstance(reason, str) else type(reason).__name__,
             error=masked_words(reason),
             attempts=self._batch.attempts,
@@ -159,27 +218,29 @@ class Delivery:
             quarantined_at=self._settings.now(),
         )
 
-    def _call(self, events: Sequence[RowChange], *, isolating: bool = False) -> None:
-        """Hand events to the handler; while isolating, rows that fit no model fail on their own."""
-        batch = self._batch
-        fitting, misfits = self._mapped(events, isolating=isolating)
+    def _call(self, events: Sequence[RowChange]) -> None:
+        """Hand events to the handler; in a search, rows that fit no model fail on their own."""
+        batch, began = self._batch, self._settings.monotonic()
+        fitting, misfits = self._mapped(events)
         try:
             with self._tick.stage(Stage.HANDLER, batch.id, batch.handling), self._tick.interruption.guard():
                 if fitting:
                     self._tick.handler.call(fitting, self._context(events), self._tick.interruption)
                 if misfits:
-                    raise RowsFailed(misfits)
+                    raise _Misfits(misfits)
         except HandlerError:
-            batch.attempts += not isolating
+            batch.attempts += batch.search is None
             raise
+        finally:
+            self._call_seconds = self._settings.monotonic() - began
 
-    def _mapped(self, events: Sequence[RowChange], *, isolating: bool) -> tuple[list[Any], dict[str, Exception]]:
+    def _mapped(self, events: Sequence[RowChange]) -> tuple[list[Any], dict[str, Exception]]:
         given = self._given(events)
         if self._settings.model is None:
             return given, {}
         with self._tick.stage(Stage.NORMALIZE, self._batch.id):
             fitting, misfits = mapped(given, self._settings.model)
-            if misfits and not isolating:
+            if misfits and self._batch.search is None:
                 self._batch.attempts += 1
                 first = misfit_text(next(iter(misfits.values())))
                 raise SerializationError(f"{len(misfits)} row(s) do not fit the model: {first}")
@@ -207,9 +268,9 @@ class Delivery:
             lease_lost=tick.lease.tenure,
         )
 
-    def _remember_attempts(self) -> None:
-        """Write the count beside the unmoved position; failing at that is told, not raised."""
-        counted = with_failed_attempts(self._batch.before, self._batch.attempts)
+    def _remember(self, checkpoint: Checkpoint) -> None:
+        """Write the count of attempts beside the unmoved position; failing at that is told, not raised."""
+        counted = with_failed_attempts(checkpoint, self._batch.attempts)
         with suppress(PollerError), self._tick.stage(Stage.COMMIT, self._batch.id):
             self._tick.lease.commit(counted, last=True)
 
@@ -247,15 +308,39 @@ class _TakenBack(BaseException):
     """Ends a transaction that was only a trial."""
 
 
+class _Misfits(RowsFailed):
+    """The rows that fit no model, as against those that the handler itself has named."""
+
+
+def _json_of(event: RowChange) -> dict[str, Any]:
+    """Return the event as it is put aside; a document that is nested too deeply is a text in it."""
+    try:
+        return event.to_json()
+    except RecursionError:
+        row = {name: _flat(value) for name, value in (event.after or {}).items()}
+        return RowChange(
+            event.event_id, event.op, event.source, event.cursor, event.pk, None, row, event.metadata
+        ).to_json()
+
+
+def _flat(value: Any) -> Any:
+    try:
+        return json_safe(value)
+    except RecursionError:
+        return json.dumps(value, default=str)
+
+
 def _with_attempt(event: RowChange, attempt: int) -> RowChange:
     return event.with_metadata(MappingProxyType({**event.metadata, "attempt": attempt}))
 
 
-def _rows_named(cause: BaseException | None, events: Sequence[RowChange], first_row: int) -> dict[int, Any]:
-    """Return the rows that a handler has named, none when it did not or named strangers."""
+def _believed(cause: BaseException | None, events: Sequence[RowChange]) -> Mapping[str, Reason]:
+    """Return the rows that a handler has named; none when it did not, or named strangers.
+
+    That no row fits the model says more about the model than about the rows.
+    """
     if not isinstance(cause, RowsFailed):
         return {}
-    rows = {event.event_id: first_row + offset for offset, event in enumerate(events)}
-    if not cause.failures.keys() <= rows.keys():
-        return {}
-    return {rows[event_id]: reason for event_id, reason in cause.failures.items()}
+    known = {event.event_id for event in events}
+    is_wrong_model = isinstance(cause, _Misfits) and cause.failures.keys() == known
+    return cause.failures if cause.failures.keys() <= known and not is_wrong_model else {}

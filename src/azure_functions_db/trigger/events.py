@@ -195,7 +195,25 @@ def _revived(kind: type[RowChange], *values: Any) -> RowChange:
 def _copied(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if type(row) is not dict:
         return row
-    return row.copy() if _CONTAINERS.isdisjoint(map(type, row.values())) else copy.deepcopy(row)
+    if _CONTAINERS.isdisjoint(map(type, row.values())):
+        return row.copy()
+    try:
+        return copy.deepcopy(row)
+    except RecursionError:
+        return _copied_deep(row)
+
+
+def _copied_deep(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a row with documents that are nested deeper than Python calls itself."""
+    copied = row.copy()
+    waiting: list[Any] = [copied]
+    while waiting:
+        container = waiting.pop()
+        for place, value in container.items() if type(container) is dict else enumerate(container):
+            if type(value) in {dict, list}:
+                container[place] = value.copy()
+                waiting.append(container[place])
+    return copied
 
 
 def _values(change: RowChange) -> tuple[Any, ...]:

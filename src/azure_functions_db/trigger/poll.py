@@ -38,7 +38,7 @@ class PollTrigger:
 
     Parameters that are not self-evident:
 
-    - ``time_budget_seconds``: start no further batch that would not end in time;
+    - ``time_budget_seconds``: start no further batch or retry that would not end in time;
     - ``retry_policy``: call a failed handler again within the tick; without one it is called once;
     - ``quarantine`` and ``max_attempts``: a batch that failed so often is searched for its bad rows,
       which are put into the sink while the others go through; without a sink it is retried for ever;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError
+from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError, SerializationError
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
@@ -18,7 +18,15 @@ from azure_functions_db.core.signals import (
     TickResult,
     TickStarted,
 )
-from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts, has_news
+from azure_functions_db.trigger.batch import (
+    Batch,
+    Timing,
+    committed_checkpoint,
+    failed_attempts,
+    has_news,
+    joined,
+    search_after,
+)
 from azure_functions_db.trigger.claim import claim_on
 from azure_functions_db.trigger.delivery import Delivery
 from azure_functions_db.trigger.interruption import Interruption, TickCancelled
@@ -29,14 +37,16 @@ from azure_functions_db.trigger.retry import FETCH_RETRIES
 from azure_functions_db.trigger.stages import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
+    from azure_functions_db.trigger.poison import Search
     from azure_functions_db.trigger.settings import PollSettings
 
-# With too few rows a bad one cannot be told from an outage: see `poison.Search`.
-_ROWS_TO_TELL_APART = 10
+# A row that shows the handler to work may lie behind many rows of other partitions.
+_PAGES_TO_WITNESS = 100
 
 
 class Tick:
@@ -59,6 +69,8 @@ class Tick:
         self._result = TickResult.EMPTY
         self._source_is_open = False
         self._batches = self._fetched = self._handled = 0
+        self.digested: Sequence[RowChange] = ()
+        """The last event that the handler has digested in this tick, if any."""
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
@@ -73,8 +85,7 @@ class Tick:
         batch = self._fetch(position)
         if batch is None or not self._hold():
             return None
-        Delivery(self, batch).run()
-        return self._go_on_after(batch)
+        return Delivery(self, batch).run()
 
     def cancel(self) -> None:
         """End the tick without a further commit; callable from any thread."""
@@ -135,11 +146,12 @@ class Tick:
         with self.stage(Stage.COMMIT, batch.id, batch.committing):
             self.lease.commit(batch.after, last=batch.is_last)
 
-    def _go_on_after(self, batch: Batch) -> Checkpoint | None:
+    def go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Tell what was done; return the position to go on from, None when the tick is over."""
-        self._batches += 1
+        self._batches += batch.is_last or self._search_after(batch.after) is None
         self._handled += batch.handled
         self._result = TickResult.HANDLED
+        self.digested = batch.handled_events[-1:] or self.digested
         self._acknowledge(batch.after, batch.id)
         self._tell_of(batch)
         return None if batch.is_last else batch.after
@@ -150,12 +162,22 @@ class Tick:
             self.settings.source.acknowledge(checkpoint)
 
     def _is_last(self, batch: Batch) -> bool:
-        if not batch.more or self._batches + 1 >= self.settings.max_batches_per_tick:
+        if not batch.more:
             return True
-        budget = self.settings.time_budget_seconds
+        # All steps of a search together count as one batch.
+        is_over = self._search_after(batch.after) is None
+        if is_over and self._batches + 1 >= self.settings.max_batches_per_tick:
+            return True
         # The next batch is expected to take as long as this one.
-        now = self.settings.monotonic()
-        return budget is not None and 2 * now - batch.began > self._began + budget
+        return not self.has_time(self.settings.monotonic() - batch.began)
+
+    def has_time(self, seconds: float) -> bool:
+        """Tell whether something that takes so long would end within the time budget."""
+        budget = self.settings.time_budget_seconds
+        return budget is None or self.settings.monotonic() + seconds <= self._began + budget
+
+    def _search_after(self, position: Checkpoint) -> Search | None:
+        return search_after(position, self.settings.batch_size) if self.settings.quarantine is not None else None
 
     def _read(self, position: Checkpoint, timing: Timing) -> FetchResult:
         pauses = FETCH_RETRIES.pauses()
@@ -163,18 +185,27 @@ class Tick:
             try:
                 with self.stage(Stage.FETCH, timing=timing):
                     self._open_source()
-                    return self.settings.source.fetch_changes(position, self._limit(position))
+                    return self._found(position)
             except FetchError as error:
                 pause = next(pauses, None)
                 if pause is None or not error.transient:
                     raise
                 self.pause(pause)
 
+    def _found(self, position: Checkpoint) -> FetchResult:
+        """Fetch; where a search needs a row further on, over pages that bring few rows or none."""
+        fetch, limit = self.settings.source.fetch_changes, self._limit(position)
+        found, search = fetch(position, limit), self._search_after(position)
+        if search is not None and search.needs_witness:
+            for _ in range(_PAGES_TO_WITNESS):
+                if len(found.records) >= limit or not found.more:
+                    break
+                found = joined(found, fetch(found.next_checkpoint, limit - len(found.records)))
+        return found
+
     def _limit(self, position: Checkpoint) -> int:
-        settings = self.settings
-        if settings.quarantine is not None and failed_attempts(position) >= settings.max_attempts - 1:
-            return max(settings.batch_size, _ROWS_TO_TELL_APART)
-        return settings.batch_size
+        search = self._search_after(position)
+        return self.settings.batch_size if search is None else search.rows.stop
 
     def _normalized(self, result: FetchResult, position: Checkpoint, began: float, fetching: Timing) -> Batch:
         batch_id = f"batch_{self.settings.new_id()}"
@@ -188,6 +219,9 @@ class Tick:
         }
         with self.stage(Stage.NORMALIZE, batch_id):
             events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata, result.revisions)
+            undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
+            if undecodable and self.settings.quarantine is None:
+                raise _undeliverable(events, undecodable)
         after = committed_checkpoint(
             result.next_checkpoint,
             before=position,
@@ -195,7 +229,7 @@ class Tick:
             updated_at=datetime_text(fetched_at),
             row_count=len(events),
         )
-        more = bool(result.more) if result.more is not None else len(events) >= self.settings.batch_size
+        more = bool(result.more) if result.more is not None else len(events) >= self._limit(position)
         return Batch(
             id=batch_id,
             events=events,
@@ -204,6 +238,8 @@ class Tick:
             more=more,
             began=began,
             attempts=attempts,
+            search=self._search_after(position),
+            undecodable=undecodable,
             fetching=fetching,
         )
 
@@ -304,3 +340,12 @@ class Tick:
             lag_rows=lag_rows,
             events=batch.handled_events,
         )
+
+
+def _undeliverable(events: Sequence[RowChange], reasons: Mapping[str, Exception]) -> SerializationError:
+    first = next(event for event in events if event.event_id in reasons)
+    key = ", ".join(f"{name}={value!r}" for name, value in first.pk.items())
+    return SerializationError(
+        f"{reasons[first.event_id]}, in the row with {key} and cursor {first.cursor!r}. Correct the row, give the "
+        'poller a quarantine=, or have such values delivered as texts (undecodable="text")'
+    )

@@ -237,6 +237,25 @@ def test_a_backfill_goes_on_after_a_kill_and_leaves_the_live_poller_alone(any_sh
     assert shop.azfdb(*command).json["rows"] == 0
 
 
+def test_a_backfill_whose_first_batch_failed_goes_on(any_shop: Shop) -> None:
+    shop = any_shop
+    shop.sell(*range(1, 7))
+    shop.tick()
+    shop.tick()
+    (shop.folder / "handled.txt").unlink()
+
+    command = ("backfill", "orders", "--as", "again", "--json")
+    for _ in range(2):
+        failed = shop.azfdb(*command, REFUSED="1")
+        assert failed.code != 0
+        assert "cannot digest 1" in failed.err
+    shop.sell(7)
+    shop.tick()
+    assert "needs another name" in shop.azfdb("backfill", "orders", "--as", "again", "--to", "3").complaint
+    assert shop.azfdb(*command).json["rows"] == 6, "up to where the live poller was when it was begun"
+    assert set(shop.handled) == set(range(1, 8))
+
+
 def test_verifying_what_was_delivered(any_shop: Shop) -> None:
     shop = any_shop
     shop.sell(1, 2, 3, 4, 5)

@@ -165,6 +165,26 @@ def test_what_cannot_be_reached_or_is_not_allowed(used_shop: Shop, trouble: Weat
     assert shop.shelf.contents() == before
 
 
+READ_ONLY = [
+    pytest.param("sqlite_and_files", read_only_files, id="files"),
+    pytest.param("postgres_and_blobs", signature_for_reading, id="blobs"),
+    pytest.param("mariadb_and_its_tables", right_to_read_the_state, id="tables"),
+]
+
+
+@pytest.mark.parametrize(("any_shop", "trouble"), READ_ONLY, indirect=["any_shop"])
+def test_a_replay_with_a_quarantine_that_may_only_be_read_calls_nobody(used_shop: Shop, trouble: Weather) -> None:
+    shop = used_shop
+    handled, before = shop.handled, shop.shelf.contents()
+    with trouble(shop) as found:
+        told = shop.azfdb("quarantine", "replay", "--all", **found.settings)
+    assert (told.code, bool(told.complaint)) == (Exit.UNREACHABLE, True)
+    assert shop.handled == handled
+    assert shop.shelf.contents() == before
+    assert shop.azfdb("quarantine", "replay", "--all").code == 0
+    assert len(shop.handled) > len(handled)
+
+
 def check_refusal(command: Command, told: Outcome, code: int = Exit.UNREACHABLE) -> None:
     assert told.code == (Exit.FAILED if command.is_report else code), (command.line, told)
     if not command.is_report:

@@ -18,6 +18,7 @@ from azure_functions_db import (
     LostLeaseError,
     MemoryStateStore,
     PollTrigger,
+    RowsFailed,
     SqlStateStore,
     StateStoreError,
 )
@@ -108,6 +109,20 @@ def test_poison_rows_are_put_aside_and_the_others_written_exactly_once(ledger: L
     assert run(trigger, ledger.handler) == 19
     assert ledger.ids == [number for number in range(20) if number != 7]
     assert [row.event["pk"]["id"] for row in sink.entries()] == [7]
+
+
+def test_rows_that_are_named_are_put_aside_and_the_others_written_exactly_once(ledger: Ledger) -> None:
+    ledger.bad = {7}
+    sink = SqlQuarantine(db_config=ledger.config, engine_provider=ledger.provider)
+
+    def naming(events: Sequence[RowChange]) -> None:
+        ledger.handler(events)
+        if named := {event.event_id: "never" for event in events if event.pk["id"] in {3, 4, 12}}:
+            raise RowsFailed(named)
+
+    assert run(ledger.poller(ListSource(20), quarantine=sink, max_attempts=1), naming) == 16
+    assert ledger.ids == [number for number in range(20) if number not in {3, 4, 7, 12}]
+    assert sorted(row.event["pk"]["id"] for row in sink.entries("orders")) == [3, 4, 7, 12]
 
 
 def test_an_async_handler_shares_the_transaction_too(ledger: Ledger) -> None:

@@ -56,6 +56,7 @@ def source(**changes: Any) -> SqlAlchemySource:
         ({"strategy": "magic"}, "strategy="),
         ({"operation_mode": "magic"}, "operation_mode="),
         ({"in_flight": "maybe"}, "in_flight="),
+        ({"undecodable": "maybe"}, "undecodable="),
         ({"settle_seconds": -1}, "settle_seconds="),
         ({"settle_seconds": "5"}, "settle_seconds="),
         ({"partition": (2, 2)}, "partition="),

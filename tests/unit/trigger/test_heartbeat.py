@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.core.errors import HandlerError, LostLeaseError
+from azure_functions_db.core.errors import HandlerError, LostLeaseError, RowsFailed
 from azure_functions_db.core.signals import LeaseRenewFailed
 from azure_functions_db.core.types import FetchResult
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger.heartbeat import Heartbeat
 from azure_functions_db.trigger.tenure import Tenure, margin_of
+from tests.support.waiting import wait_for
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from azure_functions_db.core.types import QuarantinedRow
     from azure_functions_db.trigger.events import RowChange
 
 TTL = 1.0
@@ -290,3 +293,20 @@ def test_a_lease_that_a_long_fetch_has_aged_is_renewed_in_time() -> None:
         assert not context.lease_lost.wait(TTL)
 
     assert run(poller(Slow(3), store, lease_ttl_seconds=TTL), handler) == 3
+
+
+def test_a_quarantine_slower_than_the_lease_keeps_it() -> None:
+    store, rows = PlainStore(), MemoryQuarantine()
+
+    class Slow(MemoryQuarantine):
+        def put(self, rows_aside: Sequence[QuarantinedRow]) -> None:
+            wait_for(lambda: store.calls.count("renew") > 6, 60, "the lease is renewed meanwhile")
+            rows.put(rows_aside)
+
+    def handler(events: list[RowChange]) -> None:
+        raise RowsFailed({event.event_id: "no" for event in events})
+
+    trigger = poller(ListSource(3), store, quarantine=Slow(), max_attempts=1, lease_ttl_seconds=TTL)
+    run(trigger, handler)
+    assert len(rows.entries()) == 3
+    assert store.load_checkpoint("orders")["cursor"]["tiebreaker"] == {"id": 2}

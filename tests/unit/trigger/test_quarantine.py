@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import datetime as dt
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -8,15 +10,23 @@ import pytest
 
 from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
+from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.normalizers import RecordNormalizer
 from azure_functions_db.trigger.retry import RetryPolicy
+from azure_functions_db.trigger.source import SmallSource
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from azure_functions_db.core.types import QuarantinedRow
+    from azure_functions_db.core.types import Checkpoint, FetchResult
     from azure_functions_db.trigger.events import RowChange
+
+
+Elsewhere = QuarantinedRow(
+    "orders", "old", {}, "ValueError", "", 1, "batch_old", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+)
 
 
 @dataclass
@@ -79,12 +89,13 @@ def test_one_poison_row_in_forty_is_put_aside_and_the_stream_goes_on(store: Any,
     trigger = poller(source, store, batch_size=40, quarantine=sink, max_attempts=2, observers=[recorder])
     fails(trigger, handler)
     assert run(trigger, handler) == 39
-    assert handler.ids == [number for number in range(40) if number != 17]
+    assert list(dict.fromkeys(handler.ids)) == [number for number in range(40) if number != 17]
     [row] = sink.rows.values()
     assert (row.poller_name, row.error_type, row.error) == ("orders", "ValueError", "cannot digest 17")
     assert row.attempts == 2
     assert row.event["pk"] == {"id": 17}
-    assert "cursor" not in sink.checkpoints[0], "the row was in the sink before the checkpoint passed it"
+    [checkpoint] = sink.checkpoints
+    assert checkpoint["cursor"]["tiebreaker"] == {"id": 16}, "the row was in the sink before the checkpoint passed it"
     assert len(recorder.of(RowQuarantined)) == 1
     assert run(trigger, handler) == 20
 
@@ -160,15 +171,17 @@ def test_a_lone_poison_row_waits_until_it_can_be_told_from_an_outage(store: Any,
     fails(trigger, handler, times=3)
     assert not sink.rows
     source.rows.append({"id": 1, "version": 1})
-    assert run(trigger, handler) == 1
+    run(trigger, handler)
     assert len(sink.rows) == 1
+    assert run(trigger, handler) == 1
 
 
 def test_batches_of_one_row_get_past_a_poison_row_too(store: Any, sink: Sink) -> None:
     source, handler = ListSource(5), Choosy(0)
     trigger = poller(source, store, batch_size=1, quarantine=sink, max_attempts=2)
     fails(trigger, handler)
-    assert run(trigger, handler) == 4
+    assert [run(trigger, handler) for _ in range(5)] == [0, 1, 1, 1, 1]
+    assert len(sink.rows) == 1
     assert all(len(batch) == 1 for batch in handler.batches)
 
 
@@ -192,7 +205,7 @@ def test_a_sink_that_fails_keeps_the_checkpoint_where_it_is(store: Any, sink: Si
     sink.broken = True
     trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1)
     fails(trigger, Choosy(3), error=CommitError)
-    assert "cursor" not in store.load_checkpoint("orders")
+    assert store.load_checkpoint("orders")["cursor"]["tiebreaker"] == {"id": 2}
 
 
 def test_a_lease_that_ran_out_before_the_commit_commits_nothing(store: Any) -> None:
@@ -200,15 +213,157 @@ def test_a_lease_that_ran_out_before_the_commit_commits_nothing(store: Any) -> N
 
     class Slow(Sink):
         def put(self, rows: Sequence[QuarantinedRow]) -> None:
-            clock[0] += 0 if self.rows else 1000
+            clock[0] += 0 if clock[0] else 1000
             super().put(rows)
 
     sink = Slow(store)
     trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1, monotonic=lambda: clock[0])
     fails(trigger, Choosy(3), error=LostLeaseError)
-    assert "cursor" not in store.load_checkpoint("orders")
-    assert run(trigger, Choosy(3)) == 4
+    assert store.load_checkpoint("orders")["cursor"]["tiebreaker"] == {"id": 2}
+    assert run(trigger, Choosy(3)) == 1
     assert len(sink.rows) == 1, "the same row put aside twice is kept once"
+
+
+def test_a_row_put_aside_by_a_batch_that_never_was_committed_is_taken_back(store: Any, sink: Sink) -> None:
+    clock, handler = [0.0], Choosy(3)
+
+    class Slow(Sink):
+        def put(self, rows: Sequence[QuarantinedRow]) -> None:
+            super().put(rows)
+            clock[0] += 1000
+
+    sink = Slow(store)
+    sink.rows["old"] = Elsewhere
+    trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1, monotonic=lambda: clock[0])
+    fails(trigger, handler, error=LostLeaseError)
+    assert len(sink.rows) == 2
+    handler.bad = set()
+    assert run(trigger, handler) == 2
+    assert list(sink.rows) == ["old"], "a replay would hand out what has been handled since"
+    assert "aside" not in store.load_checkpoint("orders")["metadata"]
+
+
+def test_twenty_five_poison_rows_do_not_stop_batches_of_ten(store: Any, sink: Sink) -> None:
+    handler = Choosy(*range(25))
+    trigger = poller(ListSource(40), store, batch_size=10, quarantine=sink, max_attempts=1)
+    for _ in range(12):
+        with suppress(HandlerError):
+            run(trigger, handler)
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == list(range(25))
+    assert set(handler.ids) == set(range(25, 40))
+
+
+def test_an_outage_that_ends_during_the_search_puts_no_good_row_aside(store: Any, sink: Sink) -> None:
+    for end in range(1, 30, 4):
+        handler = Choosy(6)
+        trigger = poller(ListSource(12), MemoryStateStore(), quarantine=sink, max_attempts=1)
+
+        def passing(events: Sequence[RowChange], end: int = end, handler: Choosy = handler) -> None:
+            handler.is_down = handler.calls < end
+            handler(events)
+
+        for _ in range(12):
+            with suppress(HandlerError):
+                run(trigger, passing)
+        assert [row.event["pk"]["id"] for row in sink.rows.values()] == [6]
+        assert set(handler.ids) == {*range(12)} - {6}
+
+
+def test_a_search_that_is_killed_goes_on_where_it_was(store: Any, sink: Sink) -> None:
+    class KilledError(BaseException):
+        pass
+
+    handler = Choosy(17)
+
+    def killed(events: Sequence[RowChange]) -> None:
+        """End the process at every second call."""
+        handler.calls += 1
+        if handler.calls % 2 == 0:
+            raise KilledError
+        handler.calls -= 1
+        handler(events)
+
+    for _ in range(60):
+        with suppress(KilledError, HandlerError):
+            run(poller(ListSource(40), store, quarantine=sink, max_attempts=1), killed)
+        if isinstance(store, MemoryStateStore):
+            store.break_lease("orders")
+        else:
+            store._store.break_lease("orders")
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [17]
+    assert set(handler.ids) == {*range(40)} - {17}
+
+
+def test_a_search_and_its_pauses_respect_the_time_budget(store: Any, sink: Sink) -> None:
+    clock, handler, ticks = [0.0], Choosy(17), []
+
+    def slow(events: Sequence[RowChange]) -> None:
+        clock[0] += 10
+        handler(events)
+
+    options: dict[str, Any] = {"quarantine": sink, "max_attempts": 1, "time_budget_seconds": 25}
+    policy = RetryPolicy(max_attempts=5, delay_seconds=30, jitter=0)
+    trigger = poller(
+        ListSource(40),
+        store,
+        monotonic=lambda: clock[0],
+        lease_ttl_seconds=1_000_000,
+        retry_policy=policy,
+        sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
+        **options,
+    )
+    for _ in range(20):
+        began = clock[0]
+        with suppress(HandlerError):
+            run(trigger, slow)
+        ticks.append(clock[0] - began)
+    assert max(ticks) <= 25
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [17]
+    assert set(handler.ids) == {*range(40)} - {17}
+
+
+def test_a_handler_that_names_every_row_is_believed(store: Any, sink: Sink) -> None:
+    def handler(events: Sequence[RowChange]) -> None:
+        raise RowsFailed({event.event_id: "never" for event in events})
+
+    assert run(poller(ListSource(4), store, quarantine=sink, max_attempts=1), handler) == 0
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [0, 1, 2, 3]
+    assert store.load_checkpoint("orders")["cursor"]["tiebreaker"] == {"id": 3}
+
+
+def test_a_good_row_behind_many_pages_of_other_partitions_is_found(store: Any, sink: Sink) -> None:
+    class Rare(SmallSource):
+        """A source whose pages bring the rows 0 and 20 only, and one row of somebody else's at a time."""
+
+        def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+            found = super().fetch_changes(checkpoint, 1)
+            ours = [record for record in found.records if record["id"] in {0, 20}]
+            return replace(found, records=ours)
+
+    handler = Choosy(0)
+    source = Rare(ListSource(21), RecordNormalizer("version", "id"))
+    trigger = poller(source, store, normalizer=RecordNormalizer("version", "id"), quarantine=sink, max_attempts=1)
+    for _ in range(40):
+        with suppress(HandlerError):
+            run(trigger, handler)
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [0]
+    assert 20 in handler.ids
+
+
+def test_a_row_that_changes_during_the_search_is_judged_anew(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(3), Choosy(0)
+    trigger = poller(source, store, quarantine=sink, max_attempts=1)
+
+    def mending(events: Sequence[RowChange]) -> None:
+        if handler.calls == 4:
+            handler.bad = {1}
+            source.rows = [row for row in source.rows if row["id"]]
+        handler(events)
+
+    for _ in range(4):
+        with suppress(HandlerError):
+            run(trigger, mending)
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [1]
 
 
 def test_a_handler_names_its_culprits(store: Any, sink: Sink) -> None:

@@ -1,0 +1,248 @@
+"""Values that the database can keep and Python cannot: the row is put aside or told as text, the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from azure_functions_db import (
+    FetchError,
+    MemoryStateStore,
+    PollTrigger,
+    RowChange,
+    SerializationError,
+    SqlAlchemySource,
+    SqlStateStore,
+)
+from azure_functions_db.core.errors import HandlerError
+from azure_functions_db.quarantine import SqlQuarantine
+from azure_functions_db.testing.memory import MemoryQuarantine
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.types import QuarantinedRow
+
+DEEP = "[" * 5000 + "]" * 5000
+POSTGRES = [
+    ("jsonb", "1e5000", "1" + "0" * 5000),
+    ("jsonb", DEEP, DEEP),
+    ("timestamp", "infinity", "infinity"),
+    ("timestamptz", "-infinity", "-infinity"),
+    ("date", "infinity", "infinity"),
+    ("date", "0044-03-15 BC", "0044-03-15 BC"),
+    ("timestamp", "20000-01-01", "20000-01-01 00:00:00"),
+    ("time", "24:00", "24:00:00"),
+    ("date[]", "{infinity}", "{infinity}"),
+]
+
+
+class Seen:
+    """A handler that remembers its rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, events: Sequence[RowChange]) -> None:
+        self.rows += [dict(event.after or {}) for event in events]
+
+    @property
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.rows]
+
+
+def filled(url: str, *statements: str, **parameters: Any) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement), parameters)
+    engine.dispose()
+
+
+def orders(url: str, kind: str, value: str, *, at: Sequence[int] = (3,), count: int = 6) -> None:
+    filled(
+        url,
+        f"CREATE TABLE orders (id integer PRIMARY KEY, version integer NOT NULL, note text, odd {kind})",
+        "CREATE INDEX ix_orders ON orders (version, id)",
+        *(f"INSERT INTO orders (id, version, note) VALUES ({number}, {number}, 'n')" for number in range(count)),
+        *(f"UPDATE orders SET odd = CAST(:value AS {kind}) WHERE id = {number}" for number in at),
+        value=value,
+    )
+
+
+def source(url: str, **options: Any) -> SqlAlchemySource:
+    defaults: dict[str, Any] = {"table": "orders", "cursor_column": "version", "pk_columns": ["id"]}
+    return SqlAlchemySource(url=url, **(defaults | options))
+
+
+def poller(source: SqlAlchemySource, **options: Any) -> PollTrigger:
+    defaults: dict[str, Any] = {"checkpoint_store": MemoryStateStore(), "batch_size": 4, "max_batches_per_tick": 10}
+    return PollTrigger(name="orders", source=source, **(defaults | options))
+
+
+def run(trigger: PollTrigger, handler: Any) -> int:
+    return trigger.run(timer=None, handler=handler)
+
+
+def entries(sink: Any) -> list[QuarantinedRow]:
+    return list(sink.entries("orders"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"), POSTGRES, ids=[f"{kind} {value[:12]}" for kind, value, _ in POSTGRES]
+)
+def test_a_row_that_cannot_be_decoded_is_put_aside_and_the_others_go_on(
+    postgres_database: str, kind: str, value: str, told: str
+) -> None:
+    orders(postgres_database, kind, value, at=(3, 4))
+    sink, seen = MemoryQuarantine(), Seen()
+    assert run(poller(source(postgres_database), quarantine=sink), seen) == 4
+    assert seen.ids == [0, 1, 2, 5]
+    first, second = entries(sink)
+    assert (first.event["pk"], first.event["cursor"]) == ({"id": 3}, 3)
+    assert first.error_type == "SerializationError"
+    assert "'odd'" in first.error
+    assert first.event["after"] == {"id": 3, "version": 3, "note": "n", "odd": told}
+    assert second.event["pk"] == {"id": 4}
+
+
+def test_without_a_quarantine_the_error_names_key_cursor_and_column(postgres_database: str) -> None:
+    orders(postgres_database, "date", "infinity")
+    seen = Seen()
+    with pytest.raises(SerializationError, match=r"'odd'.*id=3 and cursor 3.*undecodable="):
+        run(poller(source(postgres_database)), seen)
+    assert seen.rows == []
+
+
+def test_the_value_is_handed_out_as_text_where_that_is_wanted(postgres_database: str) -> None:
+    orders(postgres_database, "date", "0044-03-15 BC")
+    filled(postgres_database, "UPDATE orders SET odd = '2026-01-01' WHERE id = 4")
+    sink, seen = MemoryQuarantine(), Seen()
+    assert run(poller(source(postgres_database, undecodable="text"), quarantine=sink), seen) == 6
+    assert str(seen.rows[3]["odd"]) == "0044-03-15 BC"
+    assert seen.rows[4]["odd"].isoformat() == "2026-01-01", "only where it has to be"
+    assert entries(sink) == []
+
+
+def test_a_page_in_the_drivers_faster_form_is_read_around_it_too(postgres_database: str) -> None:
+    orders(postgres_database, "timestamptz", "infinity", at=(3, 9), count=12)
+    sink, seen = MemoryQuarantine(), Seen()
+    trigger = poller(source(postgres_database), quarantine=sink, batch_size=2)
+    assert run(trigger, seen) == 10
+    assert [row.event["pk"]["id"] for row in entries(sink)] == [3, 9]
+    assert seen.ids == [0, 1, 2, 4, 5, 6, 7, 8, 10, 11]
+
+
+@pytest.mark.parametrize("options", [{}, {"columns": ["odd", "note"]}, {"partition": (0, 1)}, {"where": "id > -1"}])
+def test_it_holds_for_every_way_to_define_a_source(postgres_database: str, options: dict[str, Any]) -> None:
+    orders(postgres_database, "time", "24:00")
+    sink, seen = MemoryQuarantine(), Seen()
+    assert run(poller(source(postgres_database, **options), quarantine=sink), seen) == 5
+    assert [row.event["after"]["odd"] for row in entries(sink)] == ["24:00:00"]
+
+
+def test_it_holds_for_a_query(postgres_database: str) -> None:
+    orders(postgres_database, "jsonb", "1e5000")
+    sink, seen = MemoryQuarantine(), Seen()
+    query = "SELECT id, version, odd FROM orders"
+    assert run(poller(source(postgres_database, table=None, query=query), quarantine=sink), seen) == 5
+    assert len(entries(sink)) == 1
+
+
+def test_text_that_is_not_utf8(sqlite_database: str) -> None:
+    orders(sqlite_database, "text", "x")
+    filled(sqlite_database, "UPDATE orders SET odd = CAST(x'ff61' AS text) WHERE id = 3")
+    sink, seen = MemoryQuarantine(), Seen()
+    assert run(poller(source(sqlite_database), quarantine=sink), seen) == 5
+    assert [row.event["after"]["odd"] for row in entries(sink)] == ["\\xffa"]
+    wanted = Seen()
+    assert run(poller(source(sqlite_database, undecodable="text")), wanted) == 6
+
+
+def test_what_mariadb_keeps_and_python_cannot_hold_is_handed_out_as_text(mariadb_database: str) -> None:
+    filled(
+        mariadb_database,
+        "CREATE TABLE orders (id int PRIMARY KEY, version int NOT NULL, day date, clock time, KEY (version, id))",
+        "SET sql_mode = ''",
+        "INSERT INTO orders VALUES (1, 1, '0000-00-00', '800:00:00'), (2, 2, '2020-00-00', '10:00:00')",
+    )
+    seen = Seen()
+    assert run(poller(source(mariadb_database)), seen) == 2
+    assert [row["day"] for row in seen.rows] == ["0000-00-00", "2020-00-00"]
+
+
+def test_an_infinite_cursor_stops_the_poller_after_all_rows_before_it(postgres_database: str) -> None:
+    filled(
+        postgres_database,
+        "CREATE TABLE orders (id int PRIMARY KEY, version timestamptz NOT NULL)",
+        "CREATE INDEX ix_orders ON orders (version, id)",
+        "INSERT INTO orders VALUES (1, '2020-01-01'), (2, '2021-01-01'), (3, 'infinity')",
+    )
+    sink, seen = MemoryQuarantine(), Seen()
+    trigger = poller(source(postgres_database, in_flight="ignore"), quarantine=sink)
+    assert run(trigger, seen) == 2
+    with pytest.raises(FetchError, match=r"cursor or key that Python cannot hold.*where="):
+        run(trigger, seen)
+    assert (seen.ids, entries(sink)) == ([1, 2], [])
+    waiting = Seen()
+    assert run(poller(source(postgres_database)), waiting) == 2, "the end of time has not come"
+
+
+def test_a_document_nested_deeper_than_python_calls_itself(postgres_database: str) -> None:
+    deep = "[" * 700 + "]" * 700
+    orders(postgres_database, "jsonb", deep, at=(3,))
+    sink, seen = MemoryQuarantine(), Seen()
+
+    def choosy(events: Sequence[RowChange]) -> None:
+        for event in events:
+            if (event.after or {})["odd"]:
+                raise ValueError("too deep for me")
+        seen(events)
+
+    assert run(poller(source(postgres_database), quarantine=sink), seen) == 6
+    trigger = poller(source(postgres_database), quarantine=sink, max_attempts=1)
+    run(trigger, choosy)
+    [row] = entries(sink)
+    assert row.event["after"]["odd"] == deep
+    SqlQuarantine(url=postgres_database).put([row])
+
+
+def test_poison_next_to_a_row_that_cannot_be_decoded_is_found(postgres_database: str) -> None:
+    orders(postgres_database, "date", "infinity", at=(1, 2))
+    sink, seen = MemoryQuarantine(), Seen()
+
+    def choosy(events: Sequence[RowChange]) -> None:
+        if any(event.pk["id"] == 0 for event in events):
+            raise ValueError("never 0")
+        seen(events)
+
+    trigger = poller(source(postgres_database), quarantine=sink, max_attempts=2)
+    with pytest.raises(HandlerError):
+        run(trigger, choosy)
+    assert entries(sink) == [], "nothing is put aside before the rest of its batch is done"
+    run(trigger, choosy)
+    assert sorted(row.event["pk"]["id"] for row in entries(sink)) == [0, 1, 2]
+    assert set(seen.ids) == {3, 4, 5}
+
+
+def test_with_effect_and_checkpoint_in_one_transaction(sqlite_database: str) -> None:
+    orders(sqlite_database, "text", "x")
+    filled(sqlite_database, "UPDATE orders SET odd = CAST(x'ff61' AS text) WHERE id = 3")
+    sink, seen = SqlQuarantine(url=sqlite_database), Seen()
+    trigger = poller(
+        source(sqlite_database),
+        checkpoint_store=SqlStateStore(url=sqlite_database),
+        quarantine=sink,
+        transactional=True,
+    )
+    assert run(trigger, seen) == 5
+    assert [row.event["pk"]["id"] for row in entries(sink)] == [3]
+
+
+def test_a_document_that_sqlite_keeps_as_text_and_python_cannot_parse_stays_text(sqlite_database: str) -> None:
+    orders(sqlite_database, "json", DEEP)
+    filled(sqlite_database, "UPDATE orders SET odd = :value WHERE id = 3", value=DEEP)
+    seen = Seen()
+    assert run(poller(source(sqlite_database)), seen) == 6
+    assert seen.rows[3]["odd"] == DEEP
