@@ -53,10 +53,92 @@ def own_clock() -> None:
     patch(Tenure, "is_set", lambda self: self._lost.is_set())
 
 
+# The guards of rows that are late, come again or have no share. Each stub says what to take away.
+
+
+def boundary() -> None:
+    """Rows at a bound that has not grown are passed without a new list of who is running.
+
+    To patch: `adapter.generations.Generations.see` (or what it became) so that a bound equal to the latest one
+    is no news, and no new list is asked for; rows of one value are then passed by an old list.
+    """
+    raise NotImplementedError
+
+
+def same_value() -> None:
+    """The boundary value is not read again: the next page begins after the last row delivered.
+
+    To patch: what makes a page begin at the boundary value of the checkpoint, so that it begins after cursor and key.
+    """
+    raise NotImplementedError
+
+
+def settling() -> None:
+    """A watch that cannot see reads without any bound.
+
+    To patch: what bounds the page of a blind watch by ``settle_seconds`` (today `adapter.settled._page_below`).
+    """
+    raise NotImplementedError
+
+
+def utc() -> None:
+    """TIMESTAMP cursors of MariaDB are kept as the session's local time.
+
+    To patch: what sets the zone of the source's sessions, or converts the values to UTC.
+    """
+    raise NotImplementedError
+
+
+def statements() -> None:
+    """MariaDB statements that run and are in no list of transactions are not waited for.
+
+    To patch: what adds the process list to the list of transactions (in `adapter.horizon_mysql`).
+    """
+    raise NotImplementedError
+
+
+def standby() -> None:
+    """What was once seen to be a standby is taken for one for ever.
+
+    To patch: what finds out anew whether the server replays, so that `is_blind` stays once it is set.
+    """
+    raise NotImplementedError
+
+
+def grade() -> None:
+    """A draining watch is called exact whatever the relation is.
+
+    To patch: what follows the dependencies of views, materialized views and foreign tables.
+    """
+    raise NotImplementedError
+
+
+def null_share() -> None:
+    """A NULL key belongs to no share.
+
+    To patch: `adapter.partition.Partition.condition`, back to a bare modulo of the key.
+    """
+    raise NotImplementedError
+
+
+def versions() -> None:
+    """The version of a new state row is always the same.
+
+    To patch: what gives `state.sql.SqlBackend.create` a version that never repeats; it begins at 1 again.
+    """
+    raise NotImplementedError
+
+
 def patch(owner: object, name: str, replacement: Callable[..., object]) -> None:
     """Replace what must be there: a guard that has moved may not go unnoticed."""
     assert hasattr(owner, name), f"{owner} has no {name}: the guard has to be taken away in another manner"
     setattr(owner, name, replacement)
 
 
-GUARDS = {guard.__name__: guard for guard in (fencing, etag, horizon, quarantine_first, heartbeat, own_clock)}
+GUARDS = {
+    guard.__name__: guard
+    for guard in (
+        *(fencing, etag, horizon, quarantine_first, heartbeat, own_clock),
+        *(boundary, same_value, settling, utc, statements, standby, grade, null_share, versions),
+    )
+}
