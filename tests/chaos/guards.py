@@ -53,79 +53,61 @@ def own_clock() -> None:
     patch(Tenure, "is_set", lambda self: self._lost.is_set())
 
 
-# The guards of rows that are late, come again or have no share. Each stub says what to take away.
+# The guards of rows that are late, come again or have no share. Each stub says what to patch once its guard is there.
 
 
 def boundary() -> None:
-    """Rows at a bound that has not grown are passed without a new list of who is running.
-
-    To patch: `adapter.generations.Generations.see` (or what it became) so that a bound equal to the latest one
-    is no news, and no new list is asked for; rows of one value are then passed by an old list.
-    """
+    """Rows at a bound that has not grown are passed without a new list of who is running."""
+    # Where rows of one value are counted (`Generations.see(…, ties=)`): leave ``ties`` out, and let
+    # `Generations._join` do nothing. A cursor that is read again must not be: `Plan.reads_again` false as well.
     raise NotImplementedError
 
 
 def same_value() -> None:
-    """The boundary value is not read again: the next page begins after the last row delivered.
-
-    To patch: what makes a page begin at the boundary value of the checkpoint, so that it begins after cursor and key.
-    """
+    """The boundary value is not read again: the next page begins after the last row delivered."""
+    # `adapter.plan.Plan.reads_again` false.
     raise NotImplementedError
 
 
 def settling() -> None:
-    """A watch that cannot see reads without any bound.
-
-    To patch: what bounds the page of a blind watch by ``settle_seconds`` (today `adapter.settled._page_below`).
-    """
+    """A watch that cannot see reads without any bound."""
+    # `adapter.settled._page_below`: `read_page` without a bound where `watch.is_blind`.
     raise NotImplementedError
 
 
 def utc() -> None:
-    """TIMESTAMP cursors of MariaDB are kept as the session's local time.
-
-    To patch: what sets the zone of the source's sessions, or converts the values to UTC.
-    """
+    """TIMESTAMP cursors of MariaDB are kept as the session's local time."""
+    # `adapter.plan.Plan.utc_columns` empty.
     raise NotImplementedError
 
 
 def statements() -> None:
-    """MariaDB statements that run and are in no list of transactions are not waited for.
-
-    To patch: what adds the process list to the list of transactions (in `adapter.horizon_mysql`).
-    """
+    """MariaDB statements that run and are in no list of transactions are not waited for."""
+    # `adapter.horizon_mysql._is_executing` false for every row of the process list.
     raise NotImplementedError
 
 
 def standby() -> None:
-    """What was once seen to be a standby is taken for one for ever.
-
-    To patch: what finds out anew whether the server replays, so that `is_blind` stays once it is set.
-    """
+    """What was once seen to be a standby is taken for one for ever."""
+    # `adapter.horizon_postgres.PostgresWatch._see_again` does nothing.
     raise NotImplementedError
 
 
 def grade() -> None:
-    """A draining watch is called exact whatever the relation is.
-
-    To patch: what follows the dependencies of views, materialized views and foreign tables.
-    """
+    """A draining watch is called exact whatever the relation is."""
+    # `adapter.horizon_postgres.PostgresWatch._suspect` does nothing.
     raise NotImplementedError
 
 
 def null_share() -> None:
-    """A NULL key belongs to no share.
-
-    To patch: `adapter.partition.Partition.condition`, back to a bare modulo of the key.
-    """
+    """A NULL key belongs to no share."""
+    # `adapter.partition.Partition.condition`: a bare modulo of the key.
     raise NotImplementedError
 
 
 def versions() -> None:
-    """The version of a new state row is always the same.
-
-    To patch: what gives `state.sql.SqlBackend.create` a version that never repeats; it begins at 1 again.
-    """
+    """The version of a new state row is always the same."""
+    # `state.sql._new_version` always 1.
     raise NotImplementedError
 
 
