@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from azure_functions_db.adapter import sqlalchemy as source
@@ -111,7 +110,7 @@ def versions() -> None:
     raise NotImplementedError
 
 
-def patch(owner: object, name: str, replacement: Callable[..., object]) -> None:
+def patch(owner: object, name: str, replacement: object) -> None:
     """Replace what must be there: a guard that has moved may not go unnoticed."""
     assert hasattr(owner, name), f"{owner} has no {name}: the guard has to be taken away in another manner"
     setattr(owner, name, replacement)
