@@ -24,8 +24,8 @@ demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no servi
 test: $(READY) ## Run every test against private PostgreSQL, MariaDB and Azurite instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: $(READY) ## Overlapping transactions against pollers for a minute each: nothing may be lost
-	@AZFDB_SOAK_SECONDS=60 $(SERVICES) run -- $(BIN)/python -m pytest -s -k "soak and nothing" tests/integration/test_late_commits_soak.py
+soak: $(READY) ## Five minutes of overlapping transactions on each database, every cursor polled: nothing may be lost
+	@AZFDB_SOAK_SECONDS=$${AZFDB_SOAK_SECONDS:-300} $(SERVICES) run -- $(BIN)/python -m pytest -s -k "soak and nothing" tests/integration/test_late_commits_soak.py
 
 chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
 	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}

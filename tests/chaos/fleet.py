@@ -47,12 +47,15 @@ class Fleet:
 
     def revive(self) -> None:
         """Start again what is not running; note what ended by itself."""
+        self.note_deaths()
+        for who in self._tasks.keys() - self._running.keys():
+            self.start(self._tasks[who])
+
+    def note_deaths(self) -> None:
         for who, process in list(self._running.items()):
             if process.poll() is not None:
                 self._note_end_of(who)
                 del self._running[who]
-        for who in self._tasks.keys() - self._running.keys():
-            self.start(self._tasks[who])
 
     def dismiss(self, patience: float = 30) -> None:
         """Ask all to stop, and note who does not do so well."""

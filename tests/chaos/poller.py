@@ -8,14 +8,14 @@ import random
 import sys
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azure.storage.blob import ContainerClient, LinearRetry
 
-from azure_functions_db import BlobCheckpointStore, PollTrigger, SqlAlchemySource, SqlStateStore
+from azure_functions_db import BlobCheckpointStore, DbConfig, PollTrigger, SqlAlchemySource, SqlStateStore
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.quarantine import FileQuarantine
 from azure_functions_db.state.store import DocumentStateStore
@@ -50,6 +50,11 @@ class Task:
     """How often a call takes three times the ttl, from 0 to 1."""
     without: str = ""
     """The guard to do without."""
+    source: dict[str, Any] = field(default_factory=dict)
+    """Options of the source where they differ from the usual ones."""
+    connect_args: dict[str, Any] = field(default_factory=dict)
+    graded: bool = False
+    """Whether to write down the source's grade first."""
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "tests.chaos.poller", json.dumps(asdict(self))]
@@ -116,7 +121,7 @@ class Handler:
         self._gates = gates
 
     def __call__(self, events: list[RowChange], context: PollContext) -> None:
-        rows = [(event.pk["id"], (event.after or {})["version"]) for event in events]
+        rows = [(row["id"], row["version"]) for event in events if (row := event.after)]
         if any(is_poison(version) for _, version in rows):
             raise ValueError("a poison row")
         call, until = uuid.uuid4().hex, time.monotonic() + self._duration()
@@ -155,16 +160,21 @@ def store_of(task: Task, sky: Sky) -> Recorded:
     return RecordedBlobStore(container_client=client, app_name="chaos", clock=clock)
 
 
-def trigger_of(task: Task, record: Record, gates: Gates) -> PollTrigger:
+def source_of(task: Task) -> SqlAlchemySource:
+    options = {"table": "changes", "cursor_column": "stamp", "pk_columns": ["id"], "name": task.poller} | task.source
+    return SqlAlchemySource(
+        db_config=DbConfig(connection_url=task.url, connect_args=task.connect_args or None), **options
+    )
+
+
+def trigger_of(task: Task, source: SqlAlchemySource, record: Record, gates: Gates) -> PollTrigger:
     folder = Path(task.folder)
     sky = Sky(folder)
     store = store_of(task, sky)
     store.record, store.gates = record, gates
     return PollTrigger(
         name=task.poller,
-        source=SqlAlchemySource(
-            url=task.url, table="changes", cursor_column="stamp", pk_columns=["id"], name=task.poller
-        ),
+        source=source,
         checkpoint_store=store,
         batch_size=50,
         max_batches_per_tick=3,
@@ -179,9 +189,12 @@ def main(task: Task) -> None:
     if task.without:
         GUARDS[task.without]()
     record, gates = Record(Path(task.folder), task.poller, task.who), Gates(Path(task.folder), task.who)
-    trigger, handler = trigger_of(task, record, gates), Handler(task, record, gates)
+    source = source_of(task)
+    trigger, handler = trigger_of(task, source, record, gates), Handler(task, record, gates)
     parent = os.getppid()
     gates.wait("start", record)
+    if task.graded:
+        record("graded", grade=source.late_commit_grade())
     while os.getppid() == parent and not (Path(task.folder) / "stop").exists():
         try:
             record("ticked", handled=trigger.run(timer=None, handler=handler))

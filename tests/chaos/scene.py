@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from azure_functions_db.quarantine import FileQuarantine
@@ -22,6 +23,11 @@ TTL = 1.0
 PATIENCE = 60
 
 
+def removing(guard: str) -> pytest.MarkDecorator:
+    """Run a test twice: with the guard in its place, and without it."""
+    return pytest.mark.parametrize("without", ["", guard], ids=["guarded", "unguarded"])
+
+
 class Scene:
     """A table, its poller's processes and their journal."""
 
@@ -32,6 +38,7 @@ class Scene:
         self.sky = Sky(folder)
         self.engine = create_engine(url)
         self.committed: dict[int, int] = {}
+        self._pollers = {POLLER}
         create_table(url)
 
     def __enter__(self) -> Self:
@@ -41,26 +48,43 @@ class Scene:
         self._fleet.abandon()
         self.engine.dispose()
 
-    def write(self, *versions: int) -> None:
+    def write(self, *versions: int, **columns: Any) -> None:
         """Commit rows with these versions, in an order that the poller will see."""
         for version in versions:
             with self.engine.begin() as connection:
-                self.insert(connection, version)
+                self.insert(connection, version, **columns)
 
-    def insert(self, connection: Connection, version: int) -> None:
-        number = len(self.committed) + 1
-        values = {"i": number, "v": version}
-        connection.execute(
-            text("INSERT INTO changes (id, version, stamp) VALUES (:i, :v, current_timestamp(6))"), values
-        )
-        self.committed[number] = version
+    def insert(self, connection: Connection, version: int, **columns: Any) -> None:
+        """Write a row; a column that is not given has what is usual: the next number, the time."""
+        values = {"id": max(self.committed, default=0) + 1, "version": version} | columns
+        given = {name: f":{name}" for name in values}
+        placed = {"stamp": "current_timestamp(6)"} | given
+        statement = f"INSERT INTO changes ({', '.join(placed)}) VALUES ({', '.join(placed.values())})"
+        connection.execute(text(statement), values)
+        self.committed[values["id"]] = version
+
+    def execute(self, *statements: str) -> None:
+        with self.engine.begin() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+    def move_to(self, url: str) -> None:
+        """Go on at another server, which has the same table."""
+        self.engine.dispose()
+        self.engine = create_engine(url)
+        self._place["url"] = url
 
     def start(self, who: str, hold: Sequence[str] = (), **options: Any) -> None:
         """Start a process that will be held at some places."""
         for place in hold:
-            Gates(self._folder, who).close(place)
-        task = Task(folder=str(self._folder), poller=POLLER, who=who, ttl=TTL, **self._place, **options)
+            self.hold(who, place)
+        usual: dict[str, Any] = {"folder": str(self._folder), "poller": POLLER, "ttl": TTL}
+        task = Task(who=who, **usual | self._place | options)
+        self._pollers.add(task.poller)
         self._fleet.start(task)
+
+    def hold(self, who: str, place: str) -> None:
+        Gates(self._folder, who).close(place)
 
     def let_go(self, who: str, place: str) -> None:
         Gates(self._folder, who).open(place)
@@ -70,23 +94,39 @@ class Scene:
 
     def seen(self, **facts: Any) -> list[Entry]:
         """The journal's entries that say this."""
-        return [entry for entry in entries(self._folder, POLLER) if facts.items() <= entry.items()]
+        return [entry for entry in self._journal() if facts.items() <= entry.items()]
 
     def wait_for(self, count: int = 1, **facts: Any) -> None:
-        wait_for(lambda: len(self.seen(**facts)) >= count, PATIENCE, f"never seen: {facts}")
+        self._wait(lambda: len(self.seen(**facts)) >= count, f"never seen: {facts}")
+
+    def wait_for_ticks(self, count: int = 2, **facts: Any) -> None:
+        """Wait until a process has ticked so many times more; the second tick began after this moment."""
+        self.wait_for(len(self.seen(what="ticked", **facts)) + count, what="ticked", **facts)
 
     def wait_for_row(self, number: int) -> None:
         """Wait until a handler has digested a row."""
-        wait_for(lambda: number in self._digested(), PATIENCE, f"row {number} never arrived")
+        self._wait(lambda: number in self._digested(), f"row {number} never arrived")
 
     def verdict(self) -> Verdict:
         """End the scene and judge it."""
         self._fleet.dismiss()
         assert self._fleet.deaths == []
-        return judged(entries(self._folder, POLLER), self.committed, quarantined(self._folder, POLLER))
+        return judged(self._journal(), self.committed, quarantined(self._folder, POLLER))
+
+    def _wait(self, condition: Callable[[], object], what: str) -> None:
+        """Wait, but not for processes that have ended."""
+        wait_for(lambda: condition() or self._has_deaths(), PATIENCE, what)
+        assert self._fleet.deaths == []
+
+    def _has_deaths(self) -> bool:
+        self._fleet.note_deaths()
+        return bool(self._fleet.deaths)
+
+    def _journal(self) -> list[Entry]:
+        return [entry for poller in sorted(self._pollers) for entry in entries(self._folder, poller)]
 
     def _digested(self) -> set[int]:
-        calls = calls_in(entries(self._folder, POLLER))
+        calls = calls_in(self._journal())
         return {number for call in calls if call.digested for number, _ in call.rows}
 
 

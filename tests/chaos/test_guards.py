@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.chaos.poller import POISON_EVERY
-from tests.chaos.scene import Scene
+from tests.chaos.scene import Scene, removing
 from tests.support.waiting import wait_for
-
-
-def removing(guard: str) -> pytest.MarkDecorator:
-    """Run a test twice: with the guard in its place, and without it."""
-    return pytest.mark.parametrize("without", ["", guard], ids=["guarded", "unguarded"])
-
-
-@pytest.fixture
-def url(postgres_database: str) -> str:
-    return postgres_database
-
-
-@pytest.fixture
-def scene(tmp_path: Path, url: str, azurite: str, blob_container: str, without: str) -> Iterator[Scene]:
-    with Scene(tmp_path, url, azurite, blob_container, without) as scene:
-        yield scene
 
 
 @removing("fencing")
@@ -72,24 +53,19 @@ def test_of_two_that_take_the_lease_in_the_same_moment_one_gets_it(scene: Scene,
 
 @removing("horizon")
 @pytest.mark.parametrize("server", ["postgres", "mariadb"])
-class TestLateCommits:
-    @pytest.fixture
-    def url(self, request: pytest.FixtureRequest, server: str) -> str:
-        return str(request.getfixturevalue(f"{server}_database"))
+def test_a_row_that_commits_late_is_not_jumped_over(scene: Scene, without: str) -> None:
+    with scene.engine.connect() as late:
+        scene.insert(late, 1)
+        scene.write(2)
+        scene.start("poller")
+        scene.wait_for(what="ticked")
+        late.commit()
+    scene.write(3)
+    scene.wait_for_row(3)
 
-    def test_a_row_that_commits_late_is_not_jumped_over(self, scene: Scene, without: str) -> None:
-        with scene.engine.connect() as late:
-            scene.insert(late, 1)
-            scene.write(2)
-            scene.start("poller")
-            scene.wait_for(what="ticked")
-            late.commit()
-        scene.write(3)
-        scene.wait_for_row(3)
-
-        verdict = scene.verdict()
-        assert bool(verdict.lost) is bool(without)
-        assert verdict.concurrent == verdict.stale == []
+    verdict = scene.verdict()
+    assert bool(verdict.lost) is bool(without)
+    assert verdict.concurrent == verdict.stale == []
 
 
 @removing("quarantine_first")
