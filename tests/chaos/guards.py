@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from azure_functions_db.adapter import horizon_mysql, settled
 from azure_functions_db.adapter import sqlalchemy as source
-from azure_functions_db.state import document, store
+from azure_functions_db.adapter.generations import Generations
+from azure_functions_db.adapter.horizon_postgres import PostgresWatch
+from azure_functions_db.adapter.partition import Partition
+from azure_functions_db.adapter.plan import Plan
+from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
 from azure_functions_db.trigger.delivery import Delivery
 from azure_functions_db.trigger.heartbeat import Heartbeat
@@ -54,62 +59,63 @@ def own_clock() -> None:
     patch(Tenure, "is_set", lambda self: self._lost.is_set())
 
 
-# The guards of rows that are late, come again or have no share. Each stub says what to patch once its guard is there.
+# The guards of rows that are late, come again or have no share.
 
 
 def boundary() -> None:
     """Rows at a bound that has not grown are passed without a new list of who is running."""
-    # Where rows of one value are counted (`Generations.see(…, ties=)`): leave ``ties`` out, and let
-    # `Generations._join` do nothing. A cursor that is read again must not be: `Plan.reads_again` false as well.
-    raise NotImplementedError
+    see = Generations.see
+
+    def see_values_only(self: Any, bound: Any, *, at: float, ripe_at: float, **_ties: Any) -> bool:
+        return see(self, bound, at=at, ripe_at=ripe_at)
+
+    patch(Generations, "see", see_values_only)
+    patch(Generations, "_join", lambda *_: None)
 
 
 def same_value() -> None:
     """The boundary value is not read again: the next page begins after the last row delivered."""
-    # `adapter.plan.Plan.reads_again` false.
-    raise NotImplementedError
+    patch(Plan, "reads_again", False)
 
 
 def settling() -> None:
     """A watch that cannot see reads without any bound."""
-    # `adapter.settled._page_below`: `read_page` without a bound where `watch.is_blind`.
-    raise NotImplementedError
+    page_below = settled._page_below
+
+    def unbounded(watch: Any, *where: Any) -> Any:
+        return settled.read_page(*where) if watch.is_blind else page_below(watch, *where)
+
+    patch(settled, "_page_below", unbounded)
 
 
 def utc() -> None:
     """TIMESTAMP cursors of MariaDB are kept as the session's local time."""
-    # `adapter.plan.Plan.utc_columns` empty.
-    raise NotImplementedError
+    patch(Plan, "utc_columns", ())
 
 
 def statements() -> None:
     """MariaDB statements that run and are in no list of transactions are not waited for."""
-    # `adapter.horizon_mysql._is_executing` false for every row of the process list.
-    raise NotImplementedError
+    patch(horizon_mysql, "_is_executing", lambda _row: False)
 
 
 def standby() -> None:
     """What was once seen to be a standby is taken for one for ever."""
-    # `adapter.horizon_postgres.PostgresWatch._see_again` does nothing.
-    raise NotImplementedError
+    patch(PostgresWatch, "_see_again", lambda _: None)
 
 
 def grade() -> None:
     """A draining watch is called exact whatever the relation is."""
-    # `adapter.horizon_postgres.PostgresWatch._suspect` does nothing.
-    raise NotImplementedError
+    patch(PostgresWatch, "_suspect", lambda *_: None)
 
 
 def null_share() -> None:
     """A NULL key belongs to no share."""
-    # `adapter.partition.Partition.condition`: a bare modulo of the key.
-    raise NotImplementedError
+    patch(Partition, "condition", lambda self, key: key % self.count == self.index)
 
 
 def versions() -> None:
     """The version of a new state row is always the same."""
-    # `state.sql._new_version` always 1.
-    raise NotImplementedError
+    patch(sql, "_new_version", lambda: 1)
 
 
 def patch(owner: object, name: str, replacement: object) -> None:
