@@ -8,6 +8,7 @@ from azure_functions_db.adapter import horizon_mysql, settled
 from azure_functions_db.adapter import sqlalchemy as source
 from azure_functions_db.adapter.generations import Generations
 from azure_functions_db.adapter.horizon_postgres import PostgresWatch
+from azure_functions_db.adapter.page import read_page
 from azure_functions_db.adapter.partition import Partition
 from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.state import document, sql, store
@@ -83,7 +84,7 @@ def settling() -> None:
     page_below = settled._page_below
 
     def unbounded(watch: Any, *where: Any) -> Any:
-        return settled.read_page(*where) if watch.is_blind else page_below(watch, *where)
+        return read_page(*where) if watch.is_blind else page_below(watch, *where)
 
     patch(settled, "_page_below", unbounded)
 
