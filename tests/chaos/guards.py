@@ -9,8 +9,7 @@ from azure_functions_db.adapter import sqlalchemy as source
 from azure_functions_db.state import document, store
 from azure_functions_db.state.blob import BlobBackend
 from azure_functions_db.trigger.delivery import Delivery
-from azure_functions_db.trigger.heartbeat import Heartbeat
-from azure_functions_db.trigger.tenure import Tenure
+from azure_functions_db.trigger.lease import Expiry, Heartbeat
 
 
 def fencing() -> None:
@@ -50,7 +49,7 @@ def heartbeat() -> None:
 
 def own_clock() -> None:
     """A holder that cannot renew goes on until somebody tells it that the lease is lost."""
-    patch(Tenure, "is_set", lambda self: self._lost.is_set())
+    patch(Expiry, "is_set", lambda self: self._lost.is_set())
 
 
 def patch(owner: object, name: str, replacement: Callable[..., object]) -> None:

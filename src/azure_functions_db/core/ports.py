@@ -141,7 +141,10 @@ class QuarantineSink(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Listens to what happens; must not block, and what it raises harms nothing."""
+    """Listens to what happens; must not block, and what it raises harms nothing.
+
+    An attribute ``ignores``, a set of signal classes, spares it signals that it has no use for.
+    """
 
     def notice(self, signal: Signal) -> None:
         """Take note of one fact."""

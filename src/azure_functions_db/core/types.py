@@ -106,6 +106,11 @@ class Finding:
     remedy: str | None = None
 
 
+def lease_margin(ttl_seconds: float) -> float:
+    """Return how far clocks may differ: a holder stops this long before the expiry, a taker waits this long after it."""
+    return min(5.0, ttl_seconds / 4)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseView:
     """A lease as the state document tells it."""

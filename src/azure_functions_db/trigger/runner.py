@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.ports import ChangeSource, LookingStateStore, QuarantineSink, SourceAdapter, StateStore
 from azure_functions_db.trigger.handler import Handler
-from azure_functions_db.trigger.interruption import TickCancelled
+from azure_functions_db.trigger.lease import TickCancelled
 from azure_functions_db.trigger.tick import Tick
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class PollRunner:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            tick.cancel()
+            tick.lease.cancel()
             with suppress(Exception):  # the cancellation is what counts now
                 await finished(work)
             raise

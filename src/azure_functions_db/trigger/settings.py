@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.trigger.claim import check_store
+from azure_functions_db.trigger.lease import check_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

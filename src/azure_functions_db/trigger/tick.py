@@ -11,6 +11,7 @@ from azure_functions_db.core.signals import (
     BatchCommitted,
     FetchedNothing,
     LateCommitAwaited,
+    LeaseRenewFailed,
     LeaseSkipped,
     NullCursorsCounted,
     Stage,
@@ -19,11 +20,9 @@ from azure_functions_db.core.signals import (
     TickStarted,
 )
 from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts
-from azure_functions_db.trigger.claim import claim_on
 from azure_functions_db.trigger.delivery import Delivery
-from azure_functions_db.trigger.interruption import Interruption, TickCancelled
 from azure_functions_db.trigger.lag import lag_of, rows_behind
-from azure_functions_db.trigger.lease import Lease
+from azure_functions_db.trigger.lease import Lease, TickCancelled, stored_lease
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 from azure_functions_db.trigger.stages import Stages
@@ -45,15 +44,15 @@ class Tick:
     def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
         self.settings = settings
         self.handler = handler
-        self.interruption = Interruption()
         self.stages = Stages(
             poller_name=settings.name,
             invocation_id=invocation_id or settings.new_id(),
             clock=settings.monotonic,
-            notice=settings.observers.notice,
+            observers=settings.observers,
         )
         self.stage = self.stages.stage
         self.say = self.stages.say
+        self.lease = self._new_lease()
         self.started_at = settings.now()
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
@@ -76,24 +75,20 @@ class Tick:
         Delivery(self, batch).run()
         return self._go_on_after(batch)
 
-    def cancel(self) -> None:
-        """End the tick without a further commit; callable from any thread."""
-        self.interruption.cancel()
-
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
         with self.stage(Stage.ACQUIRE):
             try:
-                self.lease.approach()
+                self.lease.approach(self.descriptor.fingerprint)
             except LeaseConflictError:
                 self._skip()
                 return None
         with self.stage(Stage.LOAD):
-            return self.lease.claim.load()
+            return self.lease.load()
 
     def _fetch(self, position: Checkpoint) -> Batch | None:
         """Return the next batch, None when nothing has changed."""
-        self.interruption.check()
+        self.lease.check()
         began, timing = self.settings.monotonic(), Timing()
         result = self._read(position, timing)
         if result.horizon is not None:
@@ -117,7 +112,7 @@ class Tick:
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
-        self.interruption.check()
+        self.lease.check()
         if self.lease.is_held:
             return True
         with self.stage(Stage.ACQUIRE):
@@ -204,12 +199,12 @@ class Tick:
 
     def pause(self, seconds: float) -> None:
         """Wait before another try, but not through an interruption."""
-        (self.settings.sleep or self.interruption.pause)(seconds)
-        self.interruption.check()
+        (self.settings.sleep or self.lease.pause)(seconds)
+        self.lease.check()
 
     def _skip(self) -> None:
         self._result = TickResult.SKIPPED
-        rival = self.lease.claim.rival
+        rival = self.lease.rival
         staleness = (self.settings.now() - rival.heartbeat_at).total_seconds() if rival else None
         self.say(LeaseSkipped, lease=rival, staleness_seconds=staleness)
 
@@ -249,34 +244,31 @@ class Tick:
     @contextmanager
     def _cleared_up(self) -> Iterator[None]:
         """Give back the lease and the source at the end; failing at that is told, not raised."""
-        self.lease = self._new_lease()
         try:
             yield
         finally:
             self.lease.stop()
-            if self.lease.claim.lease_id is not None:
+            if self.lease.is_to_release:
                 with suppress(PollerError), self.stage(Stage.RELEASE):
-                    self.lease.claim.release()
+                    self.lease.release()
             if self._source_is_open:
                 with suppress(PollerError), self.stage(Stage.CLOSE):
                     self.settings.source.close()
 
     def _new_lease(self) -> Lease:
         settings = self.settings
-        claim = claim_on(
+        stored = stored_lease(
             settings.store,
             settings.name,
-            fingerprint=self.descriptor.fingerprint,
             ttl_seconds=settings.lease_ttl_seconds,
             transactional=settings.transactional,
             may_steal=settings.may_steal,
         )
         return Lease(
-            claim,
+            stored,
             ttl_seconds=settings.lease_ttl_seconds,
             clock=settings.monotonic,
-            interruption=self.interruption,
-            stages=self.stages,
+            tell=lambda error, lost: self.say(LeaseRenewFailed, lease_owner=self.lease.owner, error=error, lost=lost),
         )
 
     def _tell_of(self, batch: Batch) -> None:
