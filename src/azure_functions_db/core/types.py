@@ -107,7 +107,7 @@ class Finding:
 
 
 def lease_margin(ttl_seconds: float) -> float:
-    """Return how far clocks may differ: a holder stops this long before the expiry, a taker waits this long after it."""
+    """Return how far clocks may differ: so long before the expiry a holder stops, so long after it a taker waits."""
     return min(5.0, ttl_seconds / 4)
 
 

@@ -66,6 +66,8 @@ class Stages:
         self.invocation_id = invocation_id
         self.source = ""
         self.clock = clock
+        self.is_traced = bool(observers.listeners(StageStarted) or observers.listeners(StageEnded))
+        """Whether anybody wants to know of steps that end well."""
         self._observers = observers
 
     def say(self, kind: type[TickSignal], **facts: Any) -> None:
@@ -110,21 +112,26 @@ class OpenStage:
         self._timing = timing
 
     def __enter__(self) -> Timing:
-        self._stages.say(StageStarted, stage=self._stage, batch_id=self._batch_id)
+        if self._stages.is_traced:
+            self._stages.say(StageStarted, stage=self._stage, batch_id=self._batch_id)
         self._began = self._stages.clock()
         return self._timing
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         duration_ms = (self._stages.clock() - self._began) * 1000
         self._timing.ms += duration_ms
-        facts: dict[str, Any] = {"stage": self._stage, "batch_id": self._batch_id, "duration_ms": duration_ms}
-        if error is None:
-            self._stages.say(StageEnded, **facts)
-            return
-        ours: BaseException = error
+        if error is not None:
+            self._fail(error, duration_ms)
+        elif self._stages.is_traced:
+            self._stages.say(StageEnded, stage=self._stage, batch_id=self._batch_id, duration_ms=duration_ms)
+
+    def _fail(self, error: BaseException, duration_ms: float) -> None:
+        ours = error
         if isinstance(error, Exception):
             ours = self._stages.translation(self._stage, error, self._batch_id)
-        self._stages.say(StageFailed, **facts, error=ours)
+        if ours is not error:
+            ours.__cause__ = error  # observers want to know it, too
+        self._stages.say(StageFailed, stage=self._stage, batch_id=self._batch_id, duration_ms=duration_ms, error=ours)
         if ours is not error:
             raise ours from error
 
