@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError
+from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError, SourceInUseError
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
@@ -63,8 +63,11 @@ class Tick:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
         with self._told(), self._cleared_up():
             position = self._approach()
-            while position is not None:
-                position = self._step(position)
+            try:
+                while position is not None:
+                    position = self._step(position)
+            except SourceInUseError:
+                self._skip()
         return self._handled
 
     def _step(self, position: Checkpoint) -> Checkpoint | None:
@@ -84,7 +87,11 @@ class Tick:
                 self._skip()
                 return None
         with self.stage(Stage.LOAD):
-            return self.lease.load()
+            position = self.lease.load()
+        self._loaded = position
+        if self._needs.needs_lease and not self._hold():
+            return None
+        return position
 
     def _fetch(self, position: Checkpoint) -> Batch | None:
         """Return the next batch, None when nothing has changed."""
@@ -107,7 +114,8 @@ class Tick:
         if reached.get("cursor") in (None, position.get("cursor")) or not self._hold():
             return
         with self.stage(Stage.COMMIT):
-            self.lease.commit({**position, **reached, "updated_at": datetime_text(self.settings.now())}, last=True)
+            kept = {**position, **reached, "updated_at": datetime_text(self.settings.now())}
+            self.lease.commit(kept, last=not self._needs.acknowledges)
         self._acknowledge(reached)
 
     def _hold(self) -> bool:
@@ -121,6 +129,9 @@ class Tick:
             except LeaseConflictError:
                 self._skip()
                 return False
+        if self._needs.acknowledges and self._loaded.get("cursor") is not None:
+            # A crash may have come between the last commit and its acknowledgement.
+            self._acknowledge(self._loaded)
         return True
 
     def commit(self, batch: Batch) -> None:
@@ -128,7 +139,8 @@ class Tick:
         batch.after = {**batch.after, "updated_at": datetime_text(self.settings.now())}
         batch.is_last = self._is_last(batch)
         with self.stage(Stage.COMMIT, batch.id, batch.committing):
-            self.lease.commit(batch.after, last=batch.is_last)
+            # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
+            self.lease.commit(batch.after, last=batch.is_last and not self._needs.acknowledges)
 
     def _go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Tell what was done; return the position to go on from, None when the tick is over."""
@@ -142,6 +154,7 @@ class Tick:
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
         """Tell the source of a commit; failing at that is told, not raised."""
         with suppress(PollerError), self.stage(Stage.ACKNOWLEDGE, batch_id):
+            self._open_source()
             self.settings.source.acknowledge(checkpoint)
 
     def _is_last(self, batch: Batch) -> bool:
@@ -218,6 +231,7 @@ class Tick:
         """Tell of the tick's beginning and of its end, however it comes."""
         with self.stage(Stage.DESCRIPTOR):
             self.descriptor = self.settings.source.source_descriptor
+            self._needs = self.settings.source.capability()
         self.stages.source = self.descriptor.name
         self.say(TickStarted, batch_size=self.settings.batch_size)
         failure: BaseException | None = None

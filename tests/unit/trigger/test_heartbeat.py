@@ -9,7 +9,7 @@ import pytest
 
 from azure_functions_db.core.errors import HandlerError, LostLeaseError
 from azure_functions_db.core.signals import LeaseRenewFailed
-from azure_functions_db.core.types import FetchResult, lease_margin
+from azure_functions_db.core.types import AdapterCapability, FetchResult, lease_margin
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.lease import Expiry, Heartbeat
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
@@ -269,7 +269,8 @@ def test_a_lease_that_was_given_back_is_not_renewed() -> None:
 
         def close(self) -> None: ...
 
-        def capability(self) -> Any: ...
+        def capability(self) -> AdapterCapability:
+            return AdapterCapability()
 
     store = Watched()
     assert run(poller(Acknowledging(3), store, lease_ttl_seconds=TTL, observers=[recorder]), Collected()) == 3
