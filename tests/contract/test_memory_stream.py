@@ -38,7 +38,7 @@ class TestMemoryStream(SourceContract):
     @pytest.fixture
     def told(self) -> Told:
         def told(record: Any) -> tuple[int, str]:
-            row = record.after if isinstance(record, StreamChange) else record
+            row: Any = record.after if isinstance(record, StreamChange) else record
             return row["id"], row["value"]
 
         return told

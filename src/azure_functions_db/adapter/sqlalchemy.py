@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.shape import Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
-    from azure_functions_db.core.types import Checkpoint, CursorValue, Finding, RawRecord
+    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
 
 
 class SqlAlchemySource:
@@ -260,6 +260,15 @@ class SqlAlchemySource:
             plan = self._current_plan()
             self._set_end(plan, connection)
             return counted(connection, plan, self._position(plan, checkpoint, connection), most)
+
+    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+        """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
+        from azure_functions_db.adapter.counting import backlog_behind
+
+        with reading(self.name), self._connected(self._engine()) as connection:
+            plan = self._current_plan()
+            self._set_end(plan, connection)
+            return backlog_behind(connection, plan, self._position(plan, checkpoint, connection))
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"

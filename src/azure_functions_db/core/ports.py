@@ -84,6 +84,14 @@ class ChangeSource(Protocol):
 
 
 @runtime_checkable
+class CountsChanges(Protocol):
+    """A source that can count what it would read."""
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow a checkpoint; counting stops at ``most``."""
+
+
+@runtime_checkable
 class CountsBacklog(Protocol):
     """A source that tells how far behind a checkpoint is.
 

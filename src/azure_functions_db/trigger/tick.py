@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError, SourceInUseError
+from azure_functions_db.core.ports import CountsChanges
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
@@ -21,7 +23,6 @@ from azure_functions_db.core.signals import (
 )
 from azure_functions_db.trigger.batch import Batch, Timing, committed_checkpoint, failed_attempts
 from azure_functions_db.trigger.delivery import Delivery
-from azure_functions_db.trigger.lag import lag_of, rows_behind
 from azure_functions_db.trigger.lease import Lease, TickCancelled, stored_lease
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.handler import Handler
     from azure_functions_db.trigger.settings import PollSettings
 
+# Further behind than this is far behind; counting on would cost more than it tells.
+_MOST_ROWS = 10_000
 # With too few rows a bad one cannot be told from an outage: see `poison.Search`.
 _ROWS_TO_TELL_APART = 10
 
@@ -286,9 +289,7 @@ class Tick:
         )
 
     def _tell_of(self, batch: Batch) -> None:
-        lag_seconds, lag_rows = lag_of(batch.events[-1].cursor, self.settings.now()), None
-        if lag_seconds is None and batch.is_last:
-            lag_rows = rows_behind(self.settings.source, batch.after, more=batch.more)
+        lag = lag_seconds(batch.events[-1].cursor, self.settings.now())
         self.say(
             BatchCommitted,
             batch_id=batch.id,
@@ -301,7 +302,16 @@ class Tick:
             fetch_duration_ms=batch.fetching.ms,
             handler_duration_ms=batch.handling.ms,
             commit_duration_ms=batch.committing.ms,
-            lag_seconds=lag_seconds,
-            lag_rows=lag_rows,
+            lag_seconds=lag,
+            lag_rows=self._rows_behind(batch) if lag is None and batch.is_last else None,
             events=batch.handled_events,
         )
+
+    def _rows_behind(self, batch: Batch) -> int | None:
+        """Return how many rows wait behind the batch, None where the source cannot count them; counting is bounded."""
+        source = self.settings.source
+        if not batch.more:
+            return 0
+        with suppress(Exception):  # a number for a dashboard is not worth a failed tick
+            return source.count_changes(batch.after, _MOST_ROWS) if isinstance(source, CountsChanges) else None
+        return None
