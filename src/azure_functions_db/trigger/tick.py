@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import Checkpoint, FetchResult
     from azure_functions_db.trigger.handler import Handler
-    from azure_functions_db.trigger.settings import PollSettings
+    from azure_functions_db.trigger.poll import PollSettings
 
 # Further behind than this is far behind; counting on would cost more than it tells.
 _MOST_ROWS = 10_000
