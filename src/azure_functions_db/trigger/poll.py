@@ -114,10 +114,10 @@ def all_options() -> Mapping[str, Option]:
     return {name: next(each for each in get_args(hint) if isinstance(each, Option)) for name, hint in hints.items()}
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any], allowed: type[PollOptions] = PollOptions) -> None:
     """Refuse options that do not exist, and objects that cannot do what they are given for."""
     known = all_options()
-    if unknown := [name for name in options if name not in known]:
+    if unknown := [name for name in options if name not in allowed.__annotations__]:
         there = ", ".join(PollOptions.__annotations__)
         raise ConfigurationError(f"A trigger has no option {unknown[0]!r}; it has: {there}")
     for name, given in options.items():
@@ -168,7 +168,7 @@ class PollSettings:
 
 def settings_of(name: str, source: object, store: StateStore, options: Mapping[str, Any]) -> PollSettings:
     """Return the definition of a poller with these options, and the default of every other."""
-    check_options(options)
+    check_options(options, TriggerOptions)
     chosen = {option: given.default for option, given in all_options().items()} | dict(options)
     normalizer = normalizer_for(source, chosen.pop("normalizer"))
     observers = Observers([*standard_observers(chosen.pop("metrics")), *chosen.pop("observers")])
