@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.cli.errors import NotConfirmedError
 from azure_functions_db.cli.plain import jsonable
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.state.names import document_name
+from azure_functions_db.state.backend import document_name
 from azure_functions_db.state.rehearsal import rehearsal_of
 
 if TYPE_CHECKING:

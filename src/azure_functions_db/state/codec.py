@@ -116,19 +116,21 @@ def _lease(written: dict[str, Any], poller_name: str) -> LeaseView | None:
         case {"lease": None}:
             return None
         case {"lease": {"owner_id": str() as owner, "fencing_token": int() as token, **rest}} if token > 0:
-            times = [_time(rest, name, poller_name) for name in _TIMES]
-            return LeaseView(owner, token, *times)
+            return LeaseView(owner, token, *_times(rest, poller_name))
         case {"lease": _}:
             raise unreadable(poller_name, "has a lease without owner_id or fencing_token")
         case _:
             raise unreadable(poller_name, "has no lease entry")
 
 
-def _time(lease: Mapping[Any, Any], name: str, poller_name: str) -> dt.datetime:
-    try:
-        moment = dt.datetime.fromisoformat(lease[name])
-    except (KeyError, TypeError, ValueError):
-        raise unreadable(poller_name, f"has a lease whose {name} is no timestamp") from None
-    if moment.tzinfo is None:
-        raise unreadable(poller_name, f"has a lease whose {name} has no time zone")
-    return moment
+def _times(lease: Mapping[Any, Any], poller_name: str) -> list[dt.datetime]:
+    times = []
+    for name in _TIMES:
+        try:
+            moment = dt.datetime.fromisoformat(lease[name])
+        except (KeyError, TypeError, ValueError):
+            raise unreadable(poller_name, f"has a lease whose {name} is no timestamp") from None
+        if moment.tzinfo is None:
+            raise unreadable(poller_name, f"has a lease whose {name} has no time zone")
+        times.append(moment)
+    return times
