@@ -14,8 +14,7 @@ from azure_functions_db.adapter.plan import Plan
 from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
 from azure_functions_db.trigger.delivery import Delivery
-from azure_functions_db.trigger.heartbeat import Heartbeat
-from azure_functions_db.trigger.tenure import Tenure
+from azure_functions_db.trigger.lease import Expiry, Heartbeat
 
 
 def fencing() -> None:
@@ -57,7 +56,7 @@ def heartbeat() -> None:
 
 def own_clock() -> None:
     """A holder that cannot renew goes on until somebody tells it that the lease is lost."""
-    patch(Tenure, "is_set", lambda self: self._lost.is_set())
+    patch(Expiry, "is_set", lambda self: self._lost.is_set())
 
 
 # The guards of rows that are late, come again or have no share.

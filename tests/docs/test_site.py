@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -12,6 +13,7 @@ from azure_functions_db.cli.exits import Exit
 from azure_functions_db.cli.main import app
 from azure_functions_db.core import observers
 from azure_functions_db.core.signals import Stage
+from azure_functions_db.trigger.poll import PollOptions, all_options
 from tests.docs.pages import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -67,3 +69,14 @@ def test_every_metric_is_explained(name: str) -> None:
 @pytest.mark.parametrize("stage", Stage)
 def test_every_failure_in_the_log_is_explained(stage: Stage) -> None:
     assert f"`{stage.value}_failed`" in (DOCS / "operations" / "metrics-and-logs.md").read_text()
+
+
+@pytest.mark.parametrize("name", PollOptions.__annotations__)
+def test_every_option_of_a_trigger_is_in_the_reference_as_the_code_has_it(name: str) -> None:
+    option = all_options()[name]
+    hint = get_args(get_type_hints(PollOptions, include_extras=True)[name])[0]
+    page = (DOCS / "reference" / "trigger.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[2:5]]
+    assert cells[1:] == [f"`{option.default!r}`", option.text]
+    assert getattr(hint, "__name__", str(hint)).rpartition(".")[2] in cells[0] or "None" in cells[0]

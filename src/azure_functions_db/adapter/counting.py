@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from typing import TYPE_CHECKING
 
+from azure_functions_db.adapter.page import read_page
 from azure_functions_db.adapter.plan import LIMIT
+from azure_functions_db.core.clocks import lag_seconds
+from azure_functions_db.core.types import Backlog
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.position import Position
 
 _EVERYTHING = sys.maxsize
+# Counting stops here: an operator needs no exact number beyond it.
+_COUNTED = 100_000
 
 
 def counted(connection: Connection, plan: Plan, start: Position, most: int | None = None) -> int:
@@ -26,3 +32,14 @@ def counted(connection: Connection, plan: Plan, start: Position, most: int | Non
     rows = int(connection.execute(count, parameters).scalar_one())
     partition = plan.definition.partition
     return rows if partition is None or plan.partitions_in_sql else rows // partition.count
+
+
+def backlog_behind(connection: Connection, plan: Plan, start: Position) -> Backlog:
+    """Count the rows after a position, up to where nobody needs the exact number, and tell the age of the first."""
+    rows = counted(connection, plan, start, _COUNTED)
+    page = read_page(connection, plan, start, 1)
+    if not page.rows:
+        return Backlog(rows, is_more=rows >= _COUNTED, lag_seconds=None if rows else 0.0)
+    [oldest] = plan.records(page.header, page.rows)
+    lag = lag_seconds(oldest[plan.definition.cursor_column], dt.datetime.now(dt.UTC))
+    return Backlog(rows, is_more=rows >= _COUNTED, lag_seconds=lag)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from azure_functions_db.adapter.shape import Header, Shape
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
-    from azure_functions_db.core.types import Checkpoint, CursorValue, Finding, RawRecord
+    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
 
 
 class SqlAlchemySource:
@@ -294,6 +294,16 @@ class SqlAlchemySource:
             with self._connected(plan) as connection:
                 self._set_end(plan, connection)
                 return counted(connection, plan, self._position(plan, checkpoint, connection), most)
+
+    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+        """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
+        from azure_functions_db.adapter.counting import backlog_behind
+
+        with reading(self.name):
+            plan = self._current_plan()
+            with self._connected(plan) as connection:
+                self._set_end(plan, connection)
+                return backlog_behind(connection, plan, self._position(plan, checkpoint, connection))
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"

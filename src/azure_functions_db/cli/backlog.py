@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.ports import CountsChanges
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import ChangeSource
@@ -14,14 +16,6 @@ if TYPE_CHECKING:
 _COUNTED = 100_000
 # How much of a source that cannot count is read to count it.
 _READ = 1_000
-
-
-@runtime_checkable
-class CountingSource(Protocol):
-    """A source that can count what it would read."""
-
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
-        """Return how many rows follow a checkpoint; counting stops at ``most``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ def backlog_of(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -
     """Look at what the next ticks would read; nothing is changed."""
     source.open()
     try:
-        counts = isinstance(source, CountingSource)
+        counts = isinstance(source, CountsChanges)
         result = source.fetch_changes(checkpoint, 1 if counts else _READ)
         if counts and (result.records or result.horizon):
             counted = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
@@ -53,10 +47,10 @@ def backlog_of(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -
 
 
 def _lag(source: Any, result: FetchResult, rows: int, now: dt.datetime) -> float | None:
-    from azure_functions_db.trigger.lag import lag_of
+    from azure_functions_db.core.clocks import lag_seconds
 
     if not rows:
         return 0.0
     if not result.records:
         return None  # rows are there, and held back
-    return lag_of(result.records[0].get(getattr(source, "cursor_column", "")), now)
+    return lag_seconds(result.records[0].get(getattr(source, "cursor_column", "")), now)

@@ -14,7 +14,7 @@ from azure_functions_db.cli.plain import jsonable
 from azure_functions_db.cli.words import shown
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.files import make_folder, write_new
-from azure_functions_db.state.names import document_name
+from azure_functions_db.state.backend import document_name
 from azure_functions_db.state.rehearsal import rehearsal_of
 
 if TYPE_CHECKING:

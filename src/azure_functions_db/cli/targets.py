@@ -15,8 +15,7 @@ from azure_functions_db.state.store import DocumentStateStore
 if TYPE_CHECKING:
     from azure_functions_db.cli.apps import AppFunction
     from azure_functions_db.core.ports import QuarantineSink, StateStore
-    from azure_functions_db.trigger.poll import PollTrigger
-    from azure_functions_db.trigger.settings import PollSettings
+    from azure_functions_db.trigger.poll import PollSettings, PollTrigger
 
 
 @dataclass(frozen=True, slots=True)

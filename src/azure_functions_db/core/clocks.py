@@ -1,4 +1,4 @@
-"""What time it is elsewhere."""
+"""What time it is elsewhere, and how long ago something was."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def clock_finding(check: str, there: dt.datetime | None, here: dt.datetime | Non
     if abs(difference) > _TOLERANCE:
         return Finding(check, "warning", told, "leases allow for 5 s: set the clocks by NTP")
     return Finding(check, "ok", told)
+
+
+def lag_seconds(cursor: object, now: dt.datetime) -> float | None:
+    """Return the age of a timestamp cursor, None for any other cursor.
+
+    A naive time is taken for UTC: databases that keep no zone are run that way.
+    """
+    if not isinstance(cursor, dt.datetime):
+        return None
+    aware = cursor if cursor.tzinfo is not None else cursor.replace(tzinfo=dt.UTC)
+    return max(0.0, (now - aware).total_seconds())

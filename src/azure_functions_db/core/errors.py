@@ -16,6 +16,7 @@
         ├── LeaseAcquireError
         ├── SourceConfigurationError (also a ConfigurationError)
         ├── FetchError
+        │   └── SourceInUseError
         ├── HandlerError
         ├── CommitError
         ├── LostLeaseError
@@ -131,6 +132,10 @@ class FetchError(PollerError):
     """Changed rows could not be read."""
 
     transient: bool = False
+
+
+class SourceInUseError(FetchError):
+    """Another reader has what the source reads from (a replication slot has one); the tick is skipped."""
 
 
 class HandlerError(PollerError):

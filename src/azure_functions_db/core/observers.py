@@ -19,13 +19,15 @@ from azure_functions_db.core.signals import (
     RowQuarantined,
     Stage,
     StageEnded,
+    StageFailed,
+    StageStarted,
     TickCompleted,
     TickResult,
     TickStarted,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from azure_functions_db.core.ports import MetricsCollector, Observer
     from azure_functions_db.core.signals import Signal
@@ -39,10 +41,17 @@ class Observers:
     def __init__(self, observers: Iterable[Observer]) -> None:
         self.all = tuple(observers)
         self._reported: set[int] = set()
+        self._listeners: dict[type[Signal], tuple[Observer, ...]] = {}
+
+    def listeners(self, kind: type[Signal]) -> tuple[Observer, ...]:
+        """Return those who want to hear of such facts: most are made only for somebody who listens."""
+        if kind not in self._listeners:
+            self._listeners[kind] = tuple(each for each in self.all if kind not in getattr(each, "ignores", ()))
+        return self._listeners[kind]
 
     def notice(self, signal: Signal) -> None:
         """Pass a fact on."""
-        for observer in self.all:
+        for observer in self.listeners(type(signal)):
             try:
                 observer.notice(signal)
             except Exception as error:  # noqa: BLE001 - telemetry must not break what it tells of
@@ -63,61 +72,74 @@ def standard_observers(metrics: MetricsCollector | None) -> list[Observer]:
 class LogObserver:
     """Writes structured log records: the message names the event, ``extra`` fields tell the rest."""
 
+    ignores = frozenset({StageStarted, StageEnded})
+
     def __init__(self, logger: logging.Logger = _logger) -> None:
         self._logger = logger
 
     def notice(self, signal: Signal) -> None:
         """Log the fact, if it is one for the log."""
-        told = _log_entry(signal)
-        if told is None:
+        entry = _log_entry(signal)
+        if entry is None or not self._logger.isEnabledFor(entry[0]):
             return
-        level, event, fields = told
-        if self._logger.isEnabledFor(level):
-            extra = {"event": event, "poller_name": signal.poller_name, **_whereabouts(signal), **fields}
-            self._logger.log(level, event, extra=extra, exc_info=_failure_of(signal))
+        level, event, fields = entry
+        extra = {"event": event, "poller_name": signal.poller_name, **_whereabouts(signal), **fields(signal)}
+        self._logger.log(level, event, extra=extra, exc_info=_failure_of(signal))
 
 
-_Entry = tuple[int, str, dict[str, Any]]
+_Entry = tuple[int, str, "Callable[[Any], dict[str, Any]]"]
 
 
 def _log_entry(signal: Signal) -> _Entry | None:
+    """Return level and name of a fact's entry, and what makes its fields: nothing is made for a log that is off."""
     match signal:
-        case StageEnded():
-            return _failed_stage_entry(signal)
+        case StageFailed(error=Exception()):
+            # The batch comes again after any of these; a commit or a handler that failed is for a human to see.
+            return logging.ERROR, f"{signal.stage}_failed", _failed_stage_fields
         case TickStarted():
-            return logging.INFO, "tick_start", {"batch_size": signal.batch_size}
+            return logging.INFO, "tick_start", lambda signal: {"batch_size": signal.batch_size}
         case LeaseSkipped():
-            owner = signal.lease.owner_id if signal.lease else None
-            return logging.INFO, "lease_acquire_skipped", {"lease_owner": owner, "result": TickResult.SKIPPED.value}
+            return logging.INFO, "lease_acquire_skipped", _skipped_fields
         case FetchedNothing():
-            return logging.DEBUG, "fetch_empty", _fields(signal, "fetch_duration_ms", "checkpoint_before")
+            return (
+                logging.DEBUG,
+                "fetch_empty",
+                lambda signal: _fields(signal, "fetch_duration_ms", "checkpoint_before"),
+            )
         case BatchCommitted():
-            return logging.INFO, "batch_complete", _batch_fields(signal)
+            return logging.INFO, "batch_complete", _batch_fields
         case HandlerRetried():
-            fields = _fields(signal, "batch_id", "attempt", "delay_seconds")
-            return logging.WARNING, "handler_retry", fields | _error_fields(signal.error)
+            return logging.WARNING, "handler_retry", _retry_fields
         case RowQuarantined():
-            return logging.WARNING, "row_quarantined", _row_fields(signal)
+            return logging.WARNING, "row_quarantined", _row_fields
         case LeaseRenewFailed():
-            fields = _fields(signal, "lease_owner", "lost") | _error_fields(signal.error)
-            return logging.ERROR if signal.lost else logging.WARNING, "lease_renew_failed", fields
+            return logging.ERROR if signal.lost else logging.WARNING, "lease_renew_failed", _renewal_fields
         case NullCursorsCounted():
             level = logging.WARNING if signal.rows else logging.DEBUG
-            return level, "null_cursor_rows", {"null_cursor_rows": signal.rows}
+            return level, "null_cursor_rows", lambda signal: {"null_cursor_rows": signal.rows}
         case LateCommitAwaited():
-            return logging.INFO, "late_commit_wait", _horizon_fields(signal)
+            return logging.INFO, "late_commit_wait", _horizon_fields
         case TickCompleted():
-            return logging.INFO, "tick_complete", _tick_fields(signal)
+            return logging.INFO, "tick_complete", _tick_fields
         case _:
             return None
 
 
-def _failed_stage_entry(signal: StageEnded) -> _Entry | None:
-    if signal.error is None or not isinstance(signal.error, Exception):
-        return None
-    fields = _fields(signal, "batch_id", "duration_ms") | _error_fields(signal.error)
-    # The batch comes again after any of these; a commit or a handler that failed is for a human to see.
-    return logging.ERROR, f"{signal.stage}_failed", fields | {"committed": False}
+def _failed_stage_fields(signal: Any) -> dict[str, Any]:
+    return _fields(signal, "batch_id", "duration_ms") | _error_fields(signal.error) | {"committed": False}
+
+
+def _skipped_fields(signal: LeaseSkipped) -> dict[str, Any]:
+    owner = signal.lease.owner_id if signal.lease else None
+    return {"lease_owner": owner, "result": TickResult.SKIPPED.value}
+
+
+def _retry_fields(signal: HandlerRetried) -> dict[str, Any]:
+    return _fields(signal, "batch_id", "attempt", "delay_seconds") | _error_fields(signal.error)
+
+
+def _renewal_fields(signal: LeaseRenewFailed) -> dict[str, Any]:
+    return _fields(signal, "lease_owner", "lost") | _error_fields(signal.error)
 
 
 def _fields(signal: Signal, *names: str) -> dict[str, Any]:
@@ -135,7 +157,7 @@ def _error_fields(error: BaseException) -> dict[str, Any]:
 
 def _failure_of(signal: Signal) -> BaseException | None:
     # Handlers of the log render what they are given; most know nothing of secrets.
-    return masked_error(signal.error) if isinstance(signal, StageEnded) and signal.error is not None else None
+    return masked_error(signal.error) if isinstance(signal, StageFailed) and signal.error is not None else None
 
 
 def _batch_fields(signal: BatchCommitted) -> dict[str, Any]:
@@ -176,6 +198,8 @@ def _horizon_fields(signal: LateCommitAwaited) -> dict[str, Any]:
 class MetricsObserver:
     """Feeds a `MetricsCollector`; labels are the poller, the source and the kind of failure."""
 
+    ignores = frozenset({StageStarted, StageEnded, TickStarted, FetchedNothing, HandlerRetried})
+
     def __init__(self, metrics: MetricsCollector) -> None:
         self._metrics = metrics
 
@@ -185,7 +209,7 @@ class MetricsObserver:
         match signal:
             case BatchCommitted():
                 self._count_batch(signal, labels)
-            case StageEnded(error=Exception() as error) if not isinstance(error, LeaseConflictError):
+            case StageFailed(error=Exception() as error) if not isinstance(error, LeaseConflictError):
                 self._count_failure(signal.stage, error, labels)
             case LeaseRenewFailed():
                 self._count_failure(Stage.RENEW, signal.error, labels)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.signals import Signal
     from azure_functions_db.core.types import (
         AdapterCapability,
+        Backlog,
         Checkpoint,
         CursorValue,
         FetchResult,
@@ -43,7 +44,14 @@ class SourceAdapter(Protocol):
 
 @runtime_checkable
 class ChangeSource(Protocol):
-    """The full source: it owns the form of its checkpoint and is told when one was committed."""
+    """The full source: it owns the form of its checkpoint and is told when one was committed.
+
+    What it needs, its `capability` says, and the tick grants it: the lease before anything is read,
+    acknowledgement while the lease is held. `open` raises `SourceInUseError` where somebody else
+    reads: the tick is then skipped. A position that is no longer there is a `PositionLostError`,
+    never a jump. Where nothing has changed but the position has moved on, as that of a log does, it
+    returns the moved one only once it is worth a write.
+    """
 
     @property
     def source_descriptor(self) -> SourceDescriptor:
@@ -59,7 +67,7 @@ class ChangeSource(Protocol):
         """Give back what `open` took; called once a tick is over, however it ended."""
 
     def capability(self) -> AdapterCapability:
-        """Say what this source can tell about a change."""
+        """Say what this source can tell about a change, and what it needs."""
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after ``checkpoint`` and the checkpoint after them.
@@ -69,7 +77,30 @@ class ChangeSource(Protocol):
         """
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
-        """Learn that ``checkpoint`` is committed; only now may what lies before it be let go."""
+        """Learn that ``checkpoint`` is committed; only now may what lies before it be let go.
+
+        Where it fails it is called again with the same checkpoint in the next tick that has the lease.
+        """
+
+
+@runtime_checkable
+class CountsChanges(Protocol):
+    """A source that can count what it would read."""
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow a checkpoint; counting stops at ``most``."""
+
+
+@runtime_checkable
+class CountsBacklog(Protocol):
+    """A source that tells how far behind a checkpoint is.
+
+    Asking consumes nothing, locks nothing and does not read as the poller does: an operator may
+    ask at any time.
+    """
+
+    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+        """Return how much waits behind the checkpoint."""
 
 
 @runtime_checkable
@@ -142,7 +173,10 @@ class QuarantineSink(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Listens to what happens; must not block, and what it raises harms nothing."""
+    """Listens to what happens; must not block, and what it raises harms nothing.
+
+    An attribute ``ignores``, a set of signal classes, spares it signals that it has no use for.
+    """
 
     def notice(self, signal: Signal) -> None:
         """Take note of one fact."""

@@ -89,6 +89,11 @@ class StageEnded(TickSignal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageFailed(StageEnded):
+    """A step of the tick ended with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRenewFailed(TickSignal):
     """A heartbeat failed; the lease is lost when ``lost`` says so."""
 

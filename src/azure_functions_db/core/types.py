@@ -17,6 +17,9 @@ Row = dict[str, Any]
 RawRecord = dict[str, Any]
 """One changed row as a source read it."""
 
+Operation = Literal["insert", "update", "upsert", "delete", "truncate", "unknown"]
+"""What happened to a row; ``truncate`` is about all rows of a table at once and has no key."""
+
 CursorPart = str | int | float | bool | dt.datetime | dt.date | dt.time | Decimal | UUID | bytes | None
 """One value that a checkpoint can hold."""
 
@@ -53,14 +56,40 @@ class SourceDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One change as a source read it.
+
+    ``position`` tells it from every other change of the source, however often it is read: the id of
+    its event is made of it.
+    """
+
+    op: Operation
+    position: str
+    key: Mapping[str, CursorPart]
+    after: RawRecord | None
+    before: RawRecord | None = None
+    cursor: CursorPart = None
+    """What people are shown as the place of the change; the position where there is nothing better."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCapability:
-    """What a source can tell about a change."""
+    """What a source can tell about a change, and what it needs from whoever reads it."""
 
     detects_deletes: bool = False
     before_images: bool = False
     distinguishes_insert: bool = False
+    every_change: bool = False
+    """Delivers every change of a row, instead of its newest state only."""
     native_resume_token: bool = False
     partitions: bool = False
+    needs_lease: bool = False
+    """Has one reader at a time: the lease is taken before anything is read."""
+    acknowledges: bool = False
+    """Lets go of what is acknowledged: `acknowledge` is called while the lease is held, and again after a crash."""
+    whole_transactions: bool = False
+    """Hands out a transaction as a whole: a page may be longer than was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +114,34 @@ class Horizon:
 class FetchResult:
     """What a source read: the records, where it stands after them, whether more is waiting.
 
-    ``more`` is None where the source cannot tell. ``horizon`` is set where late commits hold
-    the source back, ``null_cursor_rows`` where the rows that can never come were counted this time.
+    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell. ``horizon``
+    is set where late commits hold the source back, ``null_cursor_rows`` where the rows that can never
+    come were counted this time.
     ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
     content: by its place among the records, a text that makes its event id another one.
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they
     are texts in it, for an operator to look at, and the record is not handed out.
     """
 
-    records: Sequence[RawRecord]
+    records: Sequence[Any]
     next_checkpoint: Checkpoint
     more: bool | None = None
     horizon: Horizon | None = None
     null_cursor_rows: int | None = None
     revisions: Mapping[int, str] = field(default_factory=dict)
     undecodable: Mapping[int, Exception] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much waits behind a checkpoint, in what its source counts."""
+
+    amount: int
+    unit: Literal["rows", "changes", "bytes"] = "rows"
+    is_more: bool = False
+    """Whether counting stopped before the end."""
+    lag_seconds: float | None = None
+    """The age of the oldest change that waits; None where the source cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +152,11 @@ class Finding:
     grade: Literal["ok", "note", "warning", "error"]
     text: str
     remedy: str | None = None
+
+
+def lease_margin(ttl_seconds: float) -> float:
+    """Return how far clocks may differ: so long before the expiry a holder stops, so long after it a taker waits."""
+    return min(5.0, ttl_seconds / 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.database import database_of
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
-from azure_functions_db.decorator.options import PollOptions, check_options
 from azure_functions_db.decorator.out import OutputInjection, action_of
 from azure_functions_db.decorator.partitions import pollers_of
 from azure_functions_db.decorator.plan import with_injection, with_polling
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         SourceAdapter,
         StateStore,
     )
+    from azure_functions_db.trigger.poll import PollOptions
 
     Function = Callable[..., Any]
     Decorator = Callable[[Function], Function]
@@ -61,6 +61,8 @@ class DbBindings:
         number (from 0) the function ``partition`` tells from the host's arguments. Another N
         means other pollers, which begin where the source's ``start_at`` says.
         """
+        from azure_functions_db.trigger.poll import check_options
+
         check_options(options)
         if partition is not None and partitions == 1:
             raise ConfigurationError("partition= chooses one of several partitions: give partitions= too")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.settings import expanded
 from azure_functions_db.core.storage import blob_container
 from azure_functions_db.state.azure import asked, error_code
-from azure_functions_db.state.backend import Stored
-from azure_functions_db.state.names import poller_of
+from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
 if TYPE_CHECKING:
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
     from azure.storage.blob import ContainerClient
 
-    from azure_functions_db.state.backend import Version
-    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.backend import DocumentName, Version
 
 _SUFFIX = ".json"
 _ABSENT = {"BlobNotFound", "ContainerNotFound"}

@@ -17,12 +17,10 @@ from azure_functions_db.core.errors import (
     LeaseConflictError,
     LostLeaseError,
 )
-from azure_functions_db.core.types import LeaseView
+from azure_functions_db.core.types import LeaseView, lease_margin
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import Checkpoint
-
-_LONGEST_MARGIN = dt.timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,8 @@ def lease_id_of(lease: LeaseView) -> str:
 
 def margin_of(lease: LeaseView) -> dt.timedelta:
     """Return how far two clocks may differ before a lease could have two holders."""
-    return min(_LONGEST_MARGIN, (lease.expires_at - lease.heartbeat_at) / 4)
+    ttl = lease.expires_at - lease.heartbeat_at
+    return dt.timedelta(seconds=lease_margin(ttl.total_seconds()))
 
 
 def is_released(lease: LeaseView) -> bool:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.files import listed, make_folder, read_whole, replace_whole
-from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.locking import locked
-from azure_functions_db.state.names import poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
 
-    from azure_functions_db.state.backend import Version
-    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.backend import DocumentName, Version
 
 _SUFFIX = ".json"
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
-    from azure_functions_db.state.backend import Version
-    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.backend import DocumentName, Version
 
 
 class MemoryBackend:

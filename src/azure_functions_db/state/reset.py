@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from azure_functions_db.core.types import Checkpoint, CursorPart
-    from azure_functions_db.state.backend import Backend, Stored, Version
-    from azure_functions_db.state.names import DocumentName
-    from azure_functions_db.state.slots import Sight
+    from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
+    from azure_functions_db.state.store import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class Resets:
     def _name(self, poller_name: str) -> DocumentName:
         raise NotImplementedError
 
-    def _swap(self, wanted: Document, version: Version | None) -> tuple[bool, Sight | None]:
+    def _swap(self, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
         raise NotImplementedError
 
 

@@ -12,9 +12,8 @@ from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
 from azure_functions_db.core.failures import code_of, is_schema_change, reason_of
 from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, outside_transactions
-from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.document import committed_alone
-from azure_functions_db.state.names import poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Checkpoint
-    from azure_functions_db.state.backend import Version
-    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.backend import DocumentName, Version
 
 T = TypeVar("T")
 
@@ -250,7 +248,7 @@ class SqlStateStore(DocumentStateStore):
             yield
         except BaseException:
             # What was written is gone, or nobody knows: nothing that is remembered is certain.
-            self._slots.doubt_all()
+            self._doubt_all()
             raise
 
     def locks_out_others(self, transaction: Connection) -> bool:

@@ -6,16 +6,17 @@ import copy
 import datetime as dt
 import os
 import socket
+import threading
 import uuid
 import weakref
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import Glance
-from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.backend import DocumentName, Stored, document_name, is_encoded, poller_of
 from azure_functions_db.state.codec import decoded, encoded
 from azure_functions_db.state.document import (
     Document,
@@ -31,16 +32,13 @@ from azure_functions_db.state.document import (
     released,
     renewed,
 )
-from azure_functions_db.state.names import DocumentName, document_name, is_encoded, poller_of
 from azure_functions_db.state.reset import Resets
-from azure_functions_db.state.slots import Sight, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.state.backend import Backend, Version
-    from azure_functions_db.state.slots import Slot
 
 # A conflict is answered by one more look; a holder's own lost write never needs a third.
 _TRIES = 3
@@ -49,6 +47,37 @@ _TRIES = 3
 def utc_now() -> dt.datetime:
     """Return the present time."""
     return dt.datetime.now(dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A document as it was last read or written; no version means that there is none here yet."""
+
+    document: Document
+    version: Version | None
+
+
+@dataclass(slots=True)
+class Poller:
+    """What a store remembers of one poller; the lock makes a heartbeat and a commit take turns."""
+
+    name: DocumentName
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    lease_id: str | None = None
+    seen: Seen | None = None
+    """The document of the held lease, so that no read precedes a write; None while it is uncertain."""
+    has_position: bool = False
+    """Whether a checkpoint was ever seen: its document may not just vanish."""
+
+    def keep(self, lease_id: str, seen: Seen) -> str:
+        """Remember a lease that is held, and the document that says so; return its id."""
+        self.lease_id, self.seen = lease_id, seen
+        return lease_id
+
+    def drop(self, lease_id: str) -> None:
+        """Forget this lease; another one stays."""
+        if self.lease_id == lease_id:
+            self.lease_id = self.seen = None
 
 
 class DocumentStateStore(Resets):
@@ -91,22 +120,22 @@ class DocumentStateStore(Resets):
 
     def release_lease(self, poller_name: str, lease_id: str) -> None:
         """Free the lease at once; a lease already lost is no error."""
-        slot = self._slots[poller_name]
+        poller = self._poller(poller_name)
         try:
             with suppress(LostLeaseError):
                 self._advance(poller_name, lease_id, lambda held: released(held, lease_id, self._clock()))
         finally:
             # After a failure too: a lease that this store does not remember it may retake at once.
-            with slot.lock:
-                slot.drop(lease_id)
+            with poller.lock:
+                poller.drop(lease_id)
 
     def load_checkpoint(self, poller_name: str) -> Checkpoint:
         """Return the checkpoint, or an empty dict for a poller that has none yet."""
-        slot = self._slots[poller_name]
-        with slot.lock:
-            sight, lease_id = slot.sight, slot.lease_id
-        if sight and lease_id and is_held(sight.document, lease_id, self._clock()):
-            return copy.deepcopy(sight.document.checkpoint)
+        poller = self._poller(poller_name)
+        with poller.lock:
+            seen, lease_id = poller.seen, poller.lease_id
+        if seen and lease_id and is_held(seen.document, lease_id, self._clock()):
+            return copy.deepcopy(seen.document.checkpoint)
         return self.look(poller_name).checkpoint
 
     def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
@@ -127,33 +156,33 @@ class DocumentStateStore(Resets):
 
         `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
         """
-        slot = self._slots[poller_name]
+        poller = self._poller(poller_name)
         found = self._read(poller_name)
         document = identified(found.document, source_fingerprint or self._source_fingerprint)
-        with slot.lock:
-            ghost = self._is_ghost(slot, document)
+        with poller.lock:
+            ghost = self._is_ghost(poller, document)
             free = ghost or is_free(document, self._clock())
         return Glance(
             poller_name,
             copy.deepcopy(document.checkpoint),
             lease=None if free else document.lease,
-            version=Sight(document, found.version),
+            version=Seen(document, found.version),
             abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
         )
 
     def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
         """Take the lease if the state is still the one glanced at; else `LeaseConflictError`."""
-        sight = glance.version
-        if not isinstance(sight, Sight):
+        looked = glance.version
+        if not isinstance(looked, Seen):
             raise ConfigurationError("take_lease needs what look() of this store returned")
-        slot = self._slots[glance.poller_name]
-        with slot.lock:
-            ghost = self._is_ghost(slot, sight.document)
-            taken = acquired(sight.document, self.owner_id, self._clock(), ttl_seconds, take_over=ghost)
-            won, seen = self._swap(taken, sight.version)
+        poller = self._poller(glance.poller_name)
+        with poller.lock:
+            ghost = self._is_ghost(poller, looked.document)
+            taken = acquired(looked.document, self.owner_id, self._clock(), ttl_seconds, take_over=ghost)
+            won, seen = self._swap(taken, looked.version)
             if not won or seen is None:
                 raise lost_race(glance.poller_name)
-            return slot.keep(_lease_id(seen), seen)
+            return poller.keep(_lease_id(seen), seen)
 
     def poller_names(self) -> list[str]:
         """Return the pollers of this app that have a state."""
@@ -165,47 +194,50 @@ class DocumentStateStore(Resets):
         self, poller_name: str, lease_id: str, transition: Callable[[Document], Document], *, ends: bool = False
     ) -> None:
         """Write what the transition makes of the held document; ``ends`` says that it gives the lease back."""
-        slot = self._slots[poller_name]
-        with slot.lock:
+        poller = self._poller(poller_name)
+        with poller.lock:
             try:
-                sight = self._advanced(slot.sight_of(lease_id) or self._current(poller_name), transition)
+                remembered = poller.seen if poller.lease_id == lease_id else None
+                seen = self._advanced(remembered or self._current(poller_name), transition)
             except LostLeaseError:
-                slot.drop(lease_id)
+                poller.drop(lease_id)
                 raise
             except BaseException:
                 # The write may have taken effect: read before anything is built upon it.
-                slot.doubt()
+                poller.seen = None
                 raise
             if ends:
-                slot.drop(lease_id)
+                poller.drop(lease_id)
             else:
-                slot.keep(lease_id, sight)
+                poller.keep(lease_id, seen)
 
-    def _advanced(self, sight: Sight, transition: Callable[[Document], Document]) -> Sight:
+    def _advanced(self, seen: Seen, transition: Callable[[Document], Document]) -> Seen:
         """Apply the transition; where the document differs from the one remembered, to that one.
 
         Only its holder writes a document that names the holder's lease. One that differs and still
         names it is thus a write of our own whose answer was lost; any other ends in `LostLeaseError`.
         """
-        poller_name = sight.document.poller_name
+        poller_name = seen.document.poller_name
         for _ in range(_TRIES):
-            won, seen = self._swap(transition(sight.document), sight.version)
-            if seen is None:
+            won, stored = self._swap(transition(seen.document), seen.version)
+            if stored is None:
                 raise lost_lease(poller_name, "its document has vanished")
             if won:
-                return seen
-            sight = seen
+                return stored
+            seen = stored
         raise StateStoreError(f"The state of poller {poller_name!r} keeps changing", poller_name=poller_name)
 
-    def _swap(self, wanted: Document, version: Version | None) -> tuple[bool, Sight | None]:
+    def _swap(self, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
         """Try a conditional write; tell whether it took effect, and what is stored now."""
-        poller_name, content = wanted.poller_name, encoded(wanted)
-        decoded(content, poller_name)  # nothing is written that could not be read again
-        stored = self._stored_after(self._name(poller_name), content, version)
+        poller, content = self._poller(document.poller_name), encoded(document)
+        readable = decoded(content, document.poller_name)  # nothing is written that could not be read again
+        stored = self._stored_after(poller.name, content, version)
         if stored is None:
             return False, None
-        self._slots[poller_name].has_position |= bool(wanted.checkpoint)
-        return stored.content == content, _sight(stored, poller_name)
+        poller.has_position |= bool(document.checkpoint)
+        if stored.content != content:
+            return False, _seen(stored, document.poller_name)
+        return True, Seen(readable, stored.version)
 
     def _stored_after(self, name: DocumentName, content: bytes, version: Version | None) -> Stored | None:
         """Write if nobody else has, and return what is stored then.
@@ -232,54 +264,69 @@ class DocumentStateStore(Resets):
         except StateStoreError:
             raise failure from failure.__cause__
 
-    def _read(self, poller_name: str) -> Sight:
+    def _read(self, poller_name: str) -> Seen:
         """Return the poller's document, a fresh one where it has none yet."""
-        stored = self._backend.read(self._name(poller_name))
-        slot = self._slots[poller_name]
+        poller = self._poller(poller_name)
+        stored = self._backend.read(poller.name)
         if stored is not None:
-            sight = _sight(stored, poller_name)
-            slot.has_position |= bool(sight.document.checkpoint)
-            return sight
-        if slot.has_position:
+            seen = _seen(stored, poller_name)
+            poller.has_position |= bool(seen.document.checkpoint)
+            return seen
+        if poller.has_position:
             raise StateStoreError(
                 f"The state document of poller {poller_name!r} has vanished. Restore it, or say where to start with "
                 f"`azfdb reset {poller_name}`; it will not silently start from the beginning.",
                 poller_name=poller_name,
             )
-        return Sight(Document(poller_name), None)
+        return Seen(Document(poller_name), None)
 
-    def _current(self, poller_name: str) -> Sight:
+    def _current(self, poller_name: str) -> Seen:
         """Return the document that must be there because a lease on it is in use."""
         stored = self._backend.read(self._name(poller_name))
         if stored is None or stored.version is None:
             raise lost_lease(poller_name, "its document has vanished")
-        return _sight(stored, poller_name)
+        return _seen(stored, poller_name)
 
-    def _is_ghost(self, slot: Slot, document: Document) -> bool:
+    def _is_ghost(self, poller: Poller, document: Document) -> bool:
         """Tell whether the lease is this store's own but unknown to it: the answer to its writing got lost."""
         lease = document.lease
-        return lease is not None and lease.owner_id == self.owner_id and lease_id_of(lease) != slot.lease_id
+        return lease is not None and lease.owner_id == self.owner_id and lease_id_of(lease) != poller.lease_id
 
     def _name(self, poller_name: str) -> DocumentName:
-        return document_name(self._app_name, poller_name)
+        return self._poller(poller_name).name
+
+    def _poller(self, poller_name: str) -> Poller:
+        poller = self._pollers.get(poller_name)
+        if poller is None:
+            with self._lock:
+                poller = self._pollers.setdefault(poller_name, Poller(document_name(self._app_name, poller_name)))
+        return poller
+
+    def _doubt_all(self) -> None:
+        """Note that no remembered document is certain."""
+        with self._lock:
+            pollers = list(self._pollers.values())
+        for poller in pollers:
+            poller.seen = None
 
     def _begin_life(self) -> None:
         self._owner_id = f"{socket.gethostname()}/{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._slots = Slots()
+        self._pollers: dict[str, Poller] = {}
+        self._lock = threading.Lock()
 
 
-def _sight(stored: Stored, poller_name: str) -> Sight:
+def _seen(stored: Stored, poller_name: str) -> Seen:
     document = decoded(stored.content, poller_name)
     if stored.version is None:
         # Versions before 1.0 computed fingerprints in another way: theirs says nothing here.
         document = replace(document, source_fingerprint=None)
-    return Sight(document, stored.version)
+    return Seen(document, stored.version)
 
 
-def _lease_id(sight: Sight) -> str:
-    if sight.document.lease is None:
+def _lease_id(seen: Seen) -> str:
+    if seen.document.lease is None:
         raise AssertionError("a taken document names its lease")
-    return lease_id_of(sight.document.lease)
+    return lease_id_of(seen.document.lease)
 
 
 # A forked child is somebody else: it holds none of its parent's leases and may not retake them.

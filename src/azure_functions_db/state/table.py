@@ -9,8 +9,7 @@ from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.settings import expanded
 from azure_functions_db.core.storage import storage_client
 from azure_functions_db.state.azure import asked, error_code
-from azure_functions_db.state.backend import Stored
-from azure_functions_db.state.names import poller_of
+from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
     from azure.data.tables import TableClient
 
-    from azure_functions_db.state.backend import Version
-    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.backend import DocumentName, Version
 
 # A text property holds 32 Ki characters and an entity 1 MiB, in UTF-16; documents are ASCII.
 _PIECE = 32 * 1024

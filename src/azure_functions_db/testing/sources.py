@@ -26,11 +26,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from azure_functions_db.core.ports import ChangeSource, SourceAdapter
+from azure_functions_db.core.errors import PositionLostError
+from azure_functions_db.core.ports import ChangeSource, CountsBacklog, SourceAdapter
 from azure_functions_db.core.types import AdapterCapability
+from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from collections.abc import Callable
+
+    from azure_functions_db.core.types import Checkpoint, FetchResult, Glance
+    from azure_functions_db.trigger.events import RowChange
 
 
 class NewSource(Protocol):
@@ -52,6 +59,13 @@ class Told(Protocol):
 
     def __call__(self, record: dict[str, Any]) -> tuple[int, str]:
         """Return the key and the value of the row that the record is about."""
+
+
+class Transact(Protocol):
+    """Writes several changes at once."""
+
+    def __call__(self, *changes: tuple[int, str | None]) -> None:
+        """Commit these rows, by key, in one transaction and in this order; None deletes a row."""
 
 
 class SourceContract:
@@ -76,6 +90,23 @@ class SourceContract:
     def told(self) -> Told:
         """Return what tells key and value of a record."""
         raise NotImplementedError
+
+    @pytest.fixture
+    def transact(self, change: Change) -> Transact:
+        """Return what writes several changes in one transaction; by default each is one of its own."""
+
+        def one_by_one(*changes: tuple[int, str | None]) -> None:
+            for key, value in changes:
+                if value is None:
+                    pytest.skip("this suite was not told how to delete a row")
+                change(key, value)
+
+        return one_by_one
+
+    @pytest.fixture
+    def lose(self) -> Callable[[], None]:
+        """Return what makes the place forget all that was not read yet, if it can."""
+        return lambda: pytest.skip("this place forgets nothing")
 
     def test_it_is_a_change_source(self, new_source: NewSource) -> None:
         source = new_source()
@@ -121,7 +152,9 @@ class SourceContract:
     ) -> None:
         for key in range(4):
             change(key, "new")
-        stored = json.dumps(opened(new_source()).fetch_changes({}, 2).next_checkpoint)
+        first = opened(new_source())
+        stored = json.dumps(first.fetch_changes({}, 2).next_checkpoint)
+        first.close()
         rest = opened(new_source()).fetch_changes(json.loads(stored), 10)
         assert [told(record)[0] for record in rest.records] == [2, 3]
 
@@ -170,6 +203,203 @@ class SourceContract:
         first = source.fetch(None, 1)[0]
         cursor = (first[source.cursor_column], *(first[name] for name in source.pk_columns))
         assert [told(record)[0] for record in source.fetch(cursor, 10)] == [1, 2]
+
+    def test_every_change_is_an_event_with_an_id_of_its_own(self, new_source: NewSource, transact: Transact) -> None:
+        transact((1, "old"), (2, "old"), (1, "new"))
+        transact((1, "newer"))
+        events = delivered(new_source(), MemoryStateStore())
+        assert len({event.event_id for event in events}) == len(events)
+        if new_source().capability().every_change:
+            assert [event.pk for event in events] == [events[0].pk, events[1].pk, events[0].pk, events[0].pk]
+
+    def test_a_deleted_row_is_a_delete(self, new_source: NewSource, transact: Transact) -> None:
+        self._needs(new_source, "detects_deletes")
+        transact((1, "old"))
+        transact((1, None))
+        assert delivered(new_source(), MemoryStateStore())[-1].op == "delete"
+
+    def test_an_update_has_its_before_image(self, new_source: NewSource, transact: Transact, told: Told) -> None:
+        self._needs(new_source, "before_images")
+        transact((1, "old"))
+        transact((1, "new"))
+        updated = delivered(new_source(), MemoryStateStore())[-1]
+        assert updated.op == "update"
+        assert [told(dict(updated.before or {})), told(dict(updated.after or {}))] == [(1, "old"), (1, "new")]
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 3])
+    def test_a_transaction_larger_than_the_batch_is_delivered_and_nothing_taken_for_poison(
+        self, new_source: NewSource, transact: Transact, batch_size: int
+    ) -> None:
+        transact((1, "new"), (2, "new"), (3, "new"))
+        sink, sizes = MemoryQuarantine(), list[int]()
+        trigger = poller(new_source(), MemoryStateStore(), batch_size=batch_size, quarantine=sink, max_attempts=3)
+        trigger.run(timer=None, handler=lambda events: sizes.append(len(events)))
+        assert sum(sizes) == 3
+        assert sink.entries() == []
+        if not new_source().capability().whole_transactions:
+            assert max(sizes) <= batch_size
+
+    def test_a_row_that_fails_once_in_a_transaction_larger_than_the_batch_is_not_put_aside(
+        self, new_source: NewSource, transact: Transact, told: Told
+    ) -> None:
+        transact((1, "new"), (2, "new"), (3, "new"))
+        sink, store = MemoryQuarantine(), MemoryStateStore()
+
+        def fail(events: list[RowChange]) -> None:
+            if any(told(dict(event.after or {}))[0] == 2 for event in events):
+                raise ValueError("not yet")
+
+        trigger = poller(new_source(), store, batch_size=2, quarantine=sink, max_attempts=3)
+        with pytest.raises(Exception, match="not yet"):
+            trigger.run(timer=None, handler=fail)
+        assert sink.entries() == []
+        assert {told(dict(event.after or {}))[0] for event in delivered(new_source(), store)} >= {2, 3}
+
+    def test_what_was_not_committed_comes_again(self, new_source: NewSource, change: Change) -> None:
+        change(1, "new")
+        store, seen = MemoryStateStore(), list[str]()
+
+        def fail(events: list[RowChange]) -> None:
+            seen.extend(event.event_id for event in events)
+            raise ValueError("not yet")
+
+        with pytest.raises(Exception, match="not yet"):
+            poller(new_source(), store).run(timer=None, handler=fail)
+        assert [event.event_id for event in delivered(new_source(), store)] == seen
+
+    def test_the_lease_is_held_from_before_the_reading_to_after_the_acknowledgement(
+        self, new_source: NewSource, change: Change
+    ) -> None:
+        self._needs(new_source, "needs_lease")
+        change(1, "new")
+        calls: list[str] = []
+        delivered(Recorded(new_source(), calls), RecordedStore(calls))
+        assert calls == ["take", "open", "fetch", "commit", "acknowledge", "release", "close"]
+
+    def test_an_acknowledgement_that_failed_is_made_good_before_anything_is_read(
+        self, new_source: NewSource, change: Change
+    ) -> None:
+        self._needs(new_source, "acknowledges")
+        change(1, "new")
+        calls: list[str] = []
+        store = RecordedStore(calls)
+        delivered(Recorded(new_source(), calls, fails_to_acknowledge=True), store)
+        change(2, "new")
+        del calls[:]
+        delivered(Recorded(new_source(), calls), store)
+        assert calls[:4] == ["take", "open", "acknowledge", "fetch"]
+
+    def test_a_second_reader_is_sent_away_and_harms_nothing(self, new_source: NewSource, change: Change) -> None:
+        self._needs(new_source, "needs_lease")
+        change(1, "new")
+        reader = opened(new_source())
+        assert delivered(new_source(), MemoryStateStore()) == []
+        reader.close()
+        assert len(delivered(new_source(), MemoryStateStore())) == 1
+
+    def test_a_position_that_was_forgotten_is_told_and_not_jumped_over(
+        self, new_source: NewSource, change: Change, lose: Callable[[], None]
+    ) -> None:
+        change(1, "new")
+        checkpoint = [page.next_checkpoint for page in pages_of(new_source(), 1)][-1]
+        change(2, "new")
+        lose()
+        change(3, "new")
+        with pytest.raises(PositionLostError):
+            opened(new_source()).fetch_changes(checkpoint, 10)
+
+    def test_asking_for_the_backlog_consumes_nothing_and_disturbs_nobody(
+        self, new_source: NewSource, change: Change
+    ) -> None:
+        for key in range(3):
+            change(key, "new")
+        reader = opened(new_source())
+        first = reader.fetch_changes({}, 1)
+        asker = new_source()
+        assert isinstance(asker, CountsBacklog)
+        assert [asker.backlog({}).amount, asker.backlog(first.next_checkpoint).amount] == [3, 2]
+        assert len(reader.fetch_changes(first.next_checkpoint, 10).records) == 2
+        reader.close()
+
+    @staticmethod
+    def _needs(new_source: NewSource, ability: str) -> None:
+        if not getattr(new_source().capability(), ability):
+            pytest.skip(f"this source does not claim {ability}")
+
+
+def poller(source: Any, store: Any, **options: Any) -> PollTrigger:
+    """Return a trigger that drains the source in one tick."""
+    return PollTrigger(name="contract", source=source, checkpoint_store=store, max_batches_per_tick=100, **options)
+
+
+def delivered(source: Any, store: Any) -> list[RowChange]:
+    """Return what one tick hands to its handler."""
+    events: list[RowChange] = []
+    poller(source, store).run(timer=None, handler=events.extend)
+    return events
+
+
+class RecordedStore(MemoryStateStore):
+    """Writes down when the lease is taken, written under and given back."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
+        """Take the lease."""
+        self._calls.append("take")
+        return super().take_lease(glance, ttl_seconds)
+
+    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint."""
+        self._calls.append("commit")
+        super().commit_checkpoint(poller_name, checkpoint, lease_id)
+
+    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint and give the lease back."""
+        self._calls += ["commit", "release"]
+        super().commit_and_release(poller_name, checkpoint, lease_id)
+
+    def release_lease(self, poller_name: str, lease_id: str) -> None:
+        """Give the lease back."""
+        self._calls.append("release")
+        super().release_lease(poller_name, lease_id)
+
+
+class Recorded:
+    """A source that writes down when it is opened, read, acknowledged to and closed."""
+
+    def __init__(self, source: Any, calls: list[str], *, fails_to_acknowledge: bool = False) -> None:
+        self._source = source
+        self._calls = calls
+        self._fails = fails_to_acknowledge
+        self.source_descriptor = source.source_descriptor
+        self.capability = source.capability
+        self.validate = source.validate
+
+    def open(self) -> None:
+        """Open the source."""
+        self._calls.append("open")
+        self._source.open()
+
+    def close(self) -> None:
+        """Close the source."""
+        self._calls.append("close")
+        self._source.close()
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Read."""
+        self._calls.append("fetch")
+        result: FetchResult = self._source.fetch_changes(checkpoint, limit)
+        return result
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Acknowledge, or fail to."""
+        self._calls.append("acknowledge")
+        if self._fails:
+            raise OSError("no answer")
+        self._source.acknowledge(checkpoint)
 
 
 def opened(source: Any) -> Any:

@@ -223,9 +223,9 @@ class Delivery:
         batch, began = self._batch, self._settings.monotonic()
         fitting, misfits = self._mapped(events)
         try:
-            with self._tick.stage(Stage.HANDLER, batch.id, batch.handling), self._tick.interruption.guard():
+            with self._tick.stage(Stage.HANDLER, batch.id, batch.handling), self._tick.lease.guard():
                 if fitting:
-                    self._tick.handler.call(fitting, self._context(events), self._tick.interruption)
+                    self._tick.handler.call(fitting, self._context(events), self._tick.lease)
                 if misfits:
                     raise _Misfits(misfits)
         except HandlerError:
@@ -265,7 +265,7 @@ class Delivery:
             source_name=tick.descriptor.name,
             attempt=batch.attempts + 1,
             events=events,
-            lease_lost=tick.lease.tenure,
+            lease_lost=tick.lease.lost,
         )
 
     def _remember(self, checkpoint: Checkpoint) -> None:
@@ -285,14 +285,14 @@ class Delivery:
 
     def _is_committed(self) -> bool:
         try:
-            stored = self._tick.lease.claim.load()
+            stored = self._tick.lease.load()
         except Exception:  # noqa: BLE001 - not knowing counts as not committed: the batch comes again
             return False
         return stored.get("last_successful_batch_id") == self._batch.id
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._tick.stages.translated(Stage.COMMIT, self._batch.id), self._tick.lease.claim.transaction():
+        with self._tick.stages.translated(Stage.COMMIT, self._batch.id), self._tick.lease.transaction():
             yield
 
     @contextmanager

@@ -6,7 +6,7 @@ import copy
 import datetime as dt
 import hashlib
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from azure_functions_db.core.serializers import json_safe
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn, Self
 
-    from azure_functions_db.core.types import CursorPart, SourceDescriptor
-
-Operation = Literal["insert", "update", "upsert", "delete", "unknown"]
+    from azure_functions_db.core.types import CursorPart, Operation, SourceDescriptor
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
 _CONTAINERS: Final = frozenset({dict, list, set})
@@ -47,8 +45,7 @@ class Identities:
         """Return a SHA-256 over source, operation, cursor and key for each change, in order."""
         prefix = f"{self._source.name}\x1f{self._source.fingerprint}"
         begun = {op: hashlib.sha256(f"{prefix}\x1f{op}\x1f".encode()) for op in set(self._operations)}
-        # Joined before they are hashed, step by step over the whole batch: quicker than one loop for it all.
-        changes = list(map(b"\x1f".join, zip(_packed(self._cursors), _packed(self._keys), strict=True)))
+        changes = self._changes()
         for place, revision in self.revisions.items():
             changes[place] += f"\x1f{revision}".encode()
         made = []
@@ -58,6 +55,22 @@ class Identities:
             made.append(digest.hexdigest())
         self.made = made
         return made
+
+    def _changes(self) -> list[bytes]:
+        # Joined before they are hashed, step by step over the whole batch: quicker than one loop for it all.
+        return list(map(b"\x1f".join, zip(_packed(self._cursors), _packed(self._keys), strict=True)))
+
+
+class PositionIdentities(Identities):
+    """The stable ids of changes that have a position of their own: two changes of one row never share it."""
+
+    __slots__ = ()
+
+    def __init__(self, source: SourceDescriptor, operations: Sequence[str], positions: Sequence[str]) -> None:
+        super().__init__(source, operations, positions, ())
+
+    def _changes(self) -> list[bytes]:
+        return [b"\x1e" + position.encode() for position in self._cursors]
 
 
 class OpenRowChange:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from azure_functions_db.trigger.context import PollContext
-    from azure_functions_db.trigger.interruption import Interruption
+    from azure_functions_db.trigger.lease import Lease
 
 
 class Handler:
@@ -37,18 +37,18 @@ class Handler:
         if self._is_async and loop is None:
             raise ConfigurationError("An async handler needs run_async() (await it on the host's loop)")
 
-    def call(self, events: Sequence[Any], context: PollContext, interruption: Interruption) -> None:
+    def call(self, events: Sequence[Any], context: PollContext, lease: Lease) -> None:
         """Call the handler and wait for its end."""
         arguments, named = self._arguments_of(events, context)
         if self._is_async and self._loop is not None:
-            interruption.watch(LoopCall(self._loop, lambda: with_all_awaited(self._function(*arguments, **named))))
+            lease.watch(LoopCall(self._loop, lambda: with_all_awaited(self._function(*arguments, **named))))
             return
         with all_awaited():
             outcome = self._function(*arguments, **named)
         if inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
             raise ConfigurationError("The handler returned a generator: nothing in it has run")
         if inspect.isawaitable(outcome):
-            interruption.watch(LoopCall(self._loop_for(outcome), lambda: with_all_awaited(outcome)))
+            lease.watch(LoopCall(self._loop_for(outcome), lambda: with_all_awaited(outcome)))
 
     def _loop_for(self, outcome: Any) -> asyncio.AbstractEventLoop:
         """Return the loop; without one, what nobody would await must not be taken for success."""

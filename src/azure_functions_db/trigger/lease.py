@@ -1,91 +1,447 @@
-"""The lease of one tick: had, kept alive, written under and given back."""
+"""The lease of one tick: looked for, held, kept alive, written under and given back; and what ends a tick early."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import contextvars
+import threading
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.signals import LeaseRenewFailed
-from azure_functions_db.trigger.heartbeat import Heartbeat
-from azure_functions_db.trigger.tenure import Tenure
+from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError
+from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
+from azure_functions_db.core.types import lease_margin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from azure_functions_db.core.types import Checkpoint
-    from azure_functions_db.trigger.claim import Claim
-    from azure_functions_db.trigger.interruption import Interruption
-    from azure_functions_db.trigger.stages import Stages
+    from azure_functions_db.core.bridge import LoopCall
+    from azure_functions_db.core.types import Checkpoint, Glance, LeaseView
+
+
+class TickCancelled(BaseException):
+    """The host no longer wants the tick; nothing was committed since."""
 
 
 class Lease:
-    """A claim with a heartbeat."""
+    """One tick's lease on its poller.
+
+    From the moment it is held, a heartbeat renews it. Every step of the tick asks `check` whether
+    it may still go on: not once the lease is lost, by the store's word or by our own clock, nor
+    once the host has cancelled the tick.
+    """
 
     def __init__(
         self,
-        claim: Claim,
+        stored: StoredLease,
         *,
         ttl_seconds: float,
         clock: Callable[[], float],
-        interruption: Interruption,
-        stages: Stages,
+        tell: Callable[[Exception, bool], None],
     ) -> None:
-        self.claim = claim
+        self.lost: Expiry = Expiry(ttl_seconds, clock(), clock)
+        """What a handler may ask whether the lease is lost."""
+        self.owner = ""
+        self._stored = stored
         self._ttl = ttl_seconds
         self._clock = clock
-        self._interruption = interruption
-        self._stages = stages
+        self._tell = tell
         self._asked = clock()
+        self._stopped = threading.Event()
+        self._cancelled = False
+        self._call: LoopCall[Any] | None = None
         self._heartbeat: Heartbeat | None = None
-        self.tenure: Tenure
-        self.owner = ""
 
     @property
     def is_held(self) -> bool:
         """Tell whether the lease was taken and is kept alive."""
         return self._heartbeat is not None
 
-    def approach(self) -> None:
-        """Find out whether the lease can be had; a plain store takes it right here."""
+    @property
+    def rival(self) -> LeaseView | None:
+        """The lease of whoever was found to hold it instead, where the store shows it."""
+        return self._stored.rival
+
+    def approach(self, fingerprint: str) -> None:
+        """Find out whether the lease can be had; a store that cannot be looked at takes it right here."""
         self._asked = self._clock()
-        self.claim.approach()
-        if self.claim.lease_id is not None:
+        self._stored.approach(fingerprint)
+        if self._stored.lease_id is not None:
             self.hold()  # from here on, or a long fetch would outlive it
 
+    def load(self) -> Checkpoint:
+        """Return the checkpoint."""
+        return self._stored.load()
+
     def hold(self) -> None:
-        """Take the lease, unless the claim has it already, and keep it alive from now on."""
-        if self.claim.lease_id is None:
+        """Take the lease, unless it was taken already, and keep it alive from now on."""
+        if self._stored.lease_id is None:
             self._asked = self._clock()
-        self.claim.hold()
-        self.owner = _owner_of(self.claim.lease_id)
-        self._keep_alive()
+        self._stored.hold()
+        self.owner = _owner_of(self._stored.lease_id)
+        self.lost.extend(self._asked)
+        self.lost.on_loss(self._stop)
+        self._heartbeat = Heartbeat(
+            renew=self._stored.renew, expiry=self.lost, ttl_seconds=self._ttl, clock=self._clock, tell=self._tell
+        )
+        self._heartbeat.start()
 
     def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:
-        """Write the checkpoint under the lease, with no renewal beside it."""
+        """Write the checkpoint under the lease, with no renewal beside it; the last write may give it back."""
         if self._heartbeat is None:
             raise AssertionError("hold() comes before commit()")
         with self._heartbeat.quiet():
-            self._interruption.check()
-            self.claim.commit(checkpoint, last=last)
+            self.check()
+            self._stored.commit(checkpoint, last=last)
             if last:
-                # What has been given back must not be renewed.
-                self._heartbeat.end()
+                self._heartbeat.end()  # What has been given back must not be renewed.
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open the transaction that the handler and the next commit share, where that is wanted."""
+        return self._stored.transaction()
+
+    @property
+    def is_to_release(self) -> bool:
+        """Tell whether the lease has still to be given back."""
+        return self._stored.lease_id is not None
 
     def stop(self) -> None:
         """Renew no more."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
-    def _keep_alive(self) -> None:
-        self.tenure = Tenure(self._ttl, self._asked, self._clock)
-        self._interruption.follow(self.tenure)
-        self._heartbeat = Heartbeat(
-            renew=self.claim.renew,
-            tenure=self.tenure,
-            ttl_seconds=self._ttl,
-            clock=self._clock,
-            tell=lambda error, lost: self._stages.say(LeaseRenewFailed, lease_owner=self.owner, error=error, lost=lost),
+    def release(self) -> None:
+        """Give the lease back, if it is still held."""
+        self._stored.release()
+
+    def cancel(self) -> None:
+        """End the tick: the host has cancelled it; callable from any thread."""
+        self._cancelled = True
+        self._stop()
+
+    def check(self) -> None:
+        """Raise when the tick must not go on."""
+        if self._cancelled:
+            raise TickCancelled
+        if self.is_held and self.lost.is_set():
+            raise LostLeaseError("The lease was lost; nothing was committed since, and the batch comes again")
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Run work that counts for nothing once the tick is interrupted, whatever it returns or raises."""
+        self.check()
+        try:
+            yield
+        except Exception:
+            self.check()
+            raise
+        self.check()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but not through an interruption."""
+        self._stopped.wait(seconds)
+
+    def watch(self, call: LoopCall[Any]) -> None:
+        """Wait for a coroutine on the loop; cancel it when the tick is interrupted."""
+        self._call = call
+        if self._stopped.is_set():
+            call.cancel()
+        try:
+            self._wait_for(call)
+        except asyncio.CancelledError as cancelled:
+            self.check()
+            raise RuntimeError("The handler's task was cancelled") from cancelled
+        finally:
+            self._call = None
+
+    def _wait_for(self, call: LoopCall[Any]) -> None:
+        # A renewal that hangs tells nobody; so this thread looks at the clock itself.
+        while self.is_held and not self.lost.is_set():
+            try:
+                call.result(self.lost.remaining())
+            except TimeoutError:
+                if call.done():
+                    raise
+            else:
+                return
+        call.result()
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        if self._call is not None:
+            self._call.cancel()
+
+
+class Expiry:
+    """Is set once the lease is lost: told so, or not renewed in time by our own clock.
+
+    It asks the clock itself, so a renewal that hangs cannot keep a lost lease alive.
+    """
+
+    def __init__(self, ttl_seconds: float, began: float, clock: Callable[[], float]) -> None:
+        self._length = ttl_seconds - lease_margin(ttl_seconds)
+        self._clock = clock
+        self._began = began
+        self._lost = threading.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def extend(self, began: float) -> None:
+        """Count the ttl anew from the moment at which the lease was asked for."""
+        self._began = began
+
+    def lose(self) -> None:
+        """Take note that the lease is gone."""
+        if not self._lost.is_set():
+            self._lost.set()
+            for listener in tuple(self._listeners):
+                listener()
+
+    def on_loss(self, listener: Callable[[], None]) -> None:
+        """Call the listener when the lease is told lost; at once when it already is."""
+        self._listeners.append(listener)
+        if self._lost.is_set():
+            listener()
+
+    def age(self) -> float:
+        """Return the seconds since the lease was last asked for."""
+        return self._clock() - self._began
+
+    def remaining(self) -> float:
+        """Return the seconds that are left unless the lease is renewed."""
+        return max(0.0, self._length - self.age())
+
+    def is_set(self) -> bool:
+        """Tell whether the lease is lost by now."""
+        if not self._lost.is_set() and self._clock() - self._began >= self._length:
+            self.lose()
+        return self._lost.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost or the time is up; tell which."""
+        until = None if timeout is None else self._clock() + timeout
+        while not self.is_set():
+            left = None if until is None else until - self._clock()
+            if left is not None and left <= 0:
+                return False
+            self._lost.wait(self.remaining() if left is None else min(left, self.remaining()))
+        return True
+
+
+class Heartbeat:
+    """A thread that renews well before half of the ttl is over, until it is stopped.
+
+    A storage error in between is only told: the lease stays ours until our own clock says
+    otherwise. The thread runs in a copy of the starter's context, so that its logs carry the
+    invocation's id.
+    """
+
+    def __init__(
+        self,
+        *,
+        renew: Callable[[], None],
+        expiry: Expiry,
+        ttl_seconds: float,
+        clock: Callable[[], float],
+        tell: Callable[[Exception, bool], None],
+    ) -> None:
+        self._renew = renew
+        self._expiry = expiry
+        self._clock = clock
+        self._tell = tell
+        self._interval = ttl_seconds / 3
+        self._retry_interval = ttl_seconds / 20
+        self._failing = False
+        self._stopped = threading.Event()
+        self._turn = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to renew."""
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._run,), name="azfdb-heartbeat", daemon=True).start()
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """Keep renewals off while the holder itself writes; waits for one that is under way."""
+        return self._turn
+
+    def end(self) -> None:
+        """Renew no more."""
+        self._stopped.set()
+
+    def stop(self) -> None:
+        """Renew no more, and wait for a renewal that is under way."""
+        self.end()
+        with self._turn:
+            pass
+
+    def beat(self) -> None:
+        """Renew once, unless it is too late or no longer wanted."""
+        with self._turn:
+            if self._stopped.is_set() or self._expiry.is_set():
+                return
+            began = self._clock()
+            try:
+                self._renew()
+            except (LostLeaseError, LeaseConflictError) as lost:
+                self._expiry.lose()
+                self._tell(lost, True)
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, the clock decides
+                self._failing = True
+                self._tell(error, self._expiry.is_set())
+            else:
+                self._failing = False
+                self._expiry.extend(began)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._pause()) and not self._expiry.is_set():
+            self.beat()
+
+    def _pause(self) -> float:
+        wanted = self._retry_interval if self._failing else self._interval - self._expiry.age()
+        return max(0.0, min(wanted, self._expiry.remaining()))
+
+
+class StoredLease:
+    """The lease and the checkpoint in a store with just the five methods: lock first, then read."""
+
+    def __init__(self, store: StateStore, poller_name: str, ttl_seconds: float) -> None:
+        self._store = store
+        self._poller = poller_name
+        self._ttl = ttl_seconds
+        self.lease_id: str | None = None
+        self.rival: LeaseView | None = None
+
+    def approach(self, fingerprint: str) -> None:  # noqa: ARG002 - such a store knows of none
+        """Find out whether the lease can be had; `LeaseConflictError` when somebody holds it."""
+        self.lease_id = self._store.acquire_lease(self._poller, self._ttl)
+
+    def load(self) -> Checkpoint:
+        """Return the checkpoint."""
+        return self._store.load_checkpoint(self._poller)
+
+    def hold(self) -> None:
+        """Do nothing: `approach` has taken the lease."""
+
+    def renew(self) -> None:
+        """Push the expiry of the lease."""
+        self._store.renew_lease(self._poller, self._held(), self._ttl)
+
+    def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:  # noqa: ARG002 - releasing is a call of its own here
+        """Write the checkpoint."""
+        self._store.commit_checkpoint(self._poller, checkpoint, self._held())
+
+    def release(self) -> None:
+        """Give the lease back, if it is still held."""
+        if self.lease_id is not None:
+            lease_id, self.lease_id = self.lease_id, None
+            self._store.release_lease(self._poller, lease_id)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open no transaction: such a store shares none."""
+        return nullcontext()
+
+    def _held(self) -> str:
+        if self.lease_id is None:
+            raise LeaseConflictError("The lease is not held")
+        return self.lease_id
+
+
+class LookFirstLease(StoredLease):
+    """Look first, lock when there is work, release in the last commit: three requests, not five."""
+
+    _store: LookingStateStore
+    _glance: Glance
+
+    def __init__(
+        self,
+        store: LookingStateStore,
+        poller_name: str,
+        ttl_seconds: float,
+        may_steal: Callable[[], bool],
+        *,
+        transactional: bool,
+    ) -> None:
+        super().__init__(store, poller_name, ttl_seconds)
+        self._may_steal = may_steal
+        self._transactional = transactional
+        self._joined: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._open: object | None = None
+        self._locks_out_others = getattr(store, "locks_out_others", lambda _transaction: False)
+        if transactional and isinstance(store, TransactionalStateStore):
+            self._joined = store.transaction
+
+    def approach(self, fingerprint: str) -> None:
+        """Look whether the lease is free, without taking it."""
+        self._glance = self._store.look(self._poller, fingerprint)
+        self._give_way_to(self._glance.lease)
+
+    def load(self) -> Checkpoint:
+        """Return what was looked at, until the lease is held; from then on the store knows better."""
+        return self._glance.checkpoint if self.lease_id is None else super().load()
+
+    def hold(self) -> None:
+        """Take the lease by a write that proves that nothing has changed since the look."""
+        if self.lease_id is None:
+            # Only asked when there is work: an idle poller's old lease uses up nobody's one steal.
+            if self._glance.abandoned is not None and not self._may_steal():
+                self._give_way_to(self._glance.abandoned)
+            self.lease_id = self._store.take_lease(self._glance, self._ttl)
+
+    def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:
+        """Write the checkpoint, and give the lease back in the same write where it is the last one."""
+        if last and not self._transactional:
+            self._store.commit_and_release(self._poller, checkpoint, self._held())
+            self.lease_id = None
+        else:
+            super().commit(checkpoint, last=last)
+
+    def renew(self) -> None:
+        """Push the expiry, unless one's own transaction keeps every other taker away as it would this renewal."""
+        if self._open is None or not self._locks_out_others(self._open):
+            super().renew()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open the transaction that the handler and the next commit share, where that is wanted."""
+        with self._joined() as opened:
+            self._open = opened
+            try:
+                yield
+            finally:
+                self._open = None
+
+    def _give_way_to(self, rival: LeaseView | None) -> None:
+        self.rival = rival
+        if rival is not None:
+            raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=rival.owner_id)
+
+
+def check_store(store: object, *, transactional: bool) -> None:
+    """Refuse what cannot keep a poller's state as it is wanted."""
+    if not isinstance(store, StateStore):
+        raise ConfigurationError(
+            f"{type(store).__name__} is no state store: it needs acquire_lease, renew_lease, release_lease, "
+            "load_checkpoint and commit_checkpoint"
         )
-        self._heartbeat.start()
+    if transactional and not isinstance(store, TransactionalStateStore):
+        raise ConfigurationError(
+            f"transactional=True needs a store in the handler's own database (SqlStateStore), "
+            f"not {type(store).__name__}"
+        )
+
+
+def stored_lease(
+    store: StateStore,
+    poller_name: str,
+    *,
+    ttl_seconds: float,
+    transactional: bool,
+    may_steal: Callable[[], bool],
+) -> StoredLease:
+    """Return the way to the lease that suits the store."""
+    if isinstance(store, LookingStateStore):
+        return LookFirstLease(store, poller_name, ttl_seconds, may_steal, transactional=transactional)
+    return StoredLease(store, poller_name, ttl_seconds)
 
 
 def _owner_of(lease_id: str | None) -> str:

@@ -6,13 +6,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
-from azure_functions_db.trigger.events import Identities, OpenRowChange, RowChange
+from azure_functions_db.core.types import Change
+from azure_functions_db.trigger.events import Identities, OpenRowChange, PositionIdentities, RowChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from azure_functions_db.core.types import RawRecord, SourceDescriptor
-    from azure_functions_db.trigger.events import Operation
+    from azure_functions_db.core.types import Operation, RawRecord, SourceDescriptor
 
 
 class Normalizer(Protocol):
@@ -81,12 +81,47 @@ class RecordNormalizer:
         return events
 
 
+class ChangeNormalizer:
+    """Makes events of changes, which say themselves what happened to which row."""
+
+    def __call__(self, record: Any, source: SourceDescriptor, /) -> RowChange:
+        """Return the event of one change."""
+        return self.batch([record], source, {})[0]
+
+    def batch(self, changes: Sequence[Any], source: SourceDescriptor, metadata: Mapping[str, Any]) -> list[RowChange]:
+        """Return the events of many changes."""
+        for stranger in changes:
+            if not isinstance(stranger, Change):
+                raise SerializationError(
+                    f"The source handed out a {type(stranger).__name__}: it needs a normalizer=, "
+                    "or cursor_column and pk_columns, or has to hand out changes"
+                )
+        identities = PositionIdentities(source, [each.op for each in changes], [each.position for each in changes])
+        events: list[Any] = []
+        for index, change in enumerate(changes):
+            event: Any = OpenRowChange()
+            event._identities = identities  # noqa: SLF001 - made here
+            event._index = index  # noqa: SLF001 - made here
+            event.op = change.op
+            event.source = source
+            event.cursor = change.position if change.cursor is None else change.cursor
+            event.pk = change.key
+            event.before = change.before
+            event.after = change.after
+            event.metadata = {**metadata, **change.metadata} if change.metadata else metadata
+            event.__class__ = RowChange
+            events.append(event)
+        return events
+
+
 def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
     """Return the normaliser of a source: the user's choice, the source's own, or the default."""
     own = chosen or getattr(source, "normalizer", None)
     if own is not None:
         return own
     cursor_column, pk_columns = getattr(source, "cursor_column", None), getattr(source, "pk_columns", None)
+    if hasattr(source, "fetch_changes") and (cursor_column is None or pk_columns is None):
+        return ChangeNormalizer()
     if cursor_column is None or pk_columns is None:
         raise ConfigurationError(
             f"{type(source).__name__} has no cursor_column and pk_columns; give the trigger a normalizer="
@@ -101,7 +136,7 @@ def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
 
 def normalized(
     normalizer: Normalizer,
-    records: Sequence[RawRecord],
+    records: Sequence[Any],
     source: SourceDescriptor,
     metadata: Mapping[str, Any],
     revisions: Mapping[int, str] | None = None,
@@ -109,6 +144,8 @@ def normalized(
     """Return the events of a batch, each carrying the batch's metadata; see `FetchResult` for ``revisions``."""
     shared, revised = MappingProxyType(dict(metadata)), revisions or {}
     try:
+        if isinstance(normalizer, ChangeNormalizer):
+            return normalizer.batch(records, source, shared)
         if isinstance(normalizer, RecordNormalizer):
             return normalizer.batch(records, source, shared, revised)
         return [_joined(normalizer(record, source), shared, revised.get(place)) for place, record in enumerate(records)]

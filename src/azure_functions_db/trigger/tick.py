@@ -5,12 +5,21 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import FetchError, LeaseConflictError, PollerError, SerializationError
+from azure_functions_db.core.clocks import lag_seconds
+from azure_functions_db.core.errors import (
+    FetchError,
+    LeaseConflictError,
+    PollerError,
+    SerializationError,
+    SourceInUseError,
+)
+from azure_functions_db.core.ports import CountsChanges
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
     FetchedNothing,
     LateCommitAwaited,
+    LeaseRenewFailed,
     LeaseSkipped,
     NullCursorsCounted,
     Stage,
@@ -27,11 +36,8 @@ from azure_functions_db.trigger.batch import (
     joined,
     search_after,
 )
-from azure_functions_db.trigger.claim import claim_on
 from azure_functions_db.trigger.delivery import Delivery
-from azure_functions_db.trigger.interruption import Interruption, TickCancelled
-from azure_functions_db.trigger.lag import lag_of, rows_behind
-from azure_functions_db.trigger.lease import Lease
+from azure_functions_db.trigger.lease import Lease, TickCancelled, stored_lease
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 from azure_functions_db.trigger.stages import Stages
@@ -43,8 +49,10 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
     from azure_functions_db.trigger.poison import Search
-    from azure_functions_db.trigger.settings import PollSettings
+    from azure_functions_db.trigger.poll import PollSettings
 
+# Further behind than this is far behind; counting on would cost more than it tells.
+_MOST_ROWS = 10_000
 # A row that shows the handler to work may lie behind many rows of other partitions.
 _PAGES_TO_WITNESS = 100
 
@@ -55,15 +63,15 @@ class Tick:
     def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
         self.settings = settings
         self.handler = handler
-        self.interruption = Interruption()
         self.stages = Stages(
             poller_name=settings.name,
             invocation_id=invocation_id or settings.new_id(),
             clock=settings.monotonic,
-            notice=settings.observers.notice,
+            observers=settings.observers,
         )
         self.stage = self.stages.stage
         self.say = self.stages.say
+        self.lease = self._new_lease()
         self.started_at = settings.now()
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
@@ -76,8 +84,11 @@ class Tick:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
         with self._told(), self._cleared_up():
             position = self._approach()
-            while position is not None:
-                position = self._step(position)
+            try:
+                while position is not None:
+                    position = self._step(position)
+            except SourceInUseError:
+                self._skip()
         return self._handled
 
     def _step(self, position: Checkpoint) -> Checkpoint | None:
@@ -87,24 +98,24 @@ class Tick:
             return None
         return Delivery(self, batch).run()
 
-    def cancel(self) -> None:
-        """End the tick without a further commit; callable from any thread."""
-        self.interruption.cancel()
-
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
         with self.stage(Stage.ACQUIRE):
             try:
-                self.lease.approach()
+                self.lease.approach(self.descriptor.fingerprint)
             except LeaseConflictError:
                 self._skip()
                 return None
         with self.stage(Stage.LOAD):
-            return self.lease.claim.load()
+            position = self.lease.load()
+        self._loaded = position
+        if self._needs.needs_lease and not self._hold():
+            return None
+        return position
 
     def _fetch(self, position: Checkpoint) -> Batch | None:
         """Return the next batch, None when nothing has changed."""
-        self.interruption.check()
+        self.lease.check()
         began, timing = self.settings.monotonic(), Timing()
         result = self._read(position, timing)
         if result.horizon is not None:
@@ -123,12 +134,13 @@ class Tick:
         if not has_news(reached, position) or not self._hold():
             return
         with self.stage(Stage.COMMIT):
-            self.lease.commit({**position, **reached, "updated_at": datetime_text(self.settings.now())}, last=True)
+            kept = {**position, **reached, "updated_at": datetime_text(self.settings.now())}
+            self.lease.commit(kept, last=not self._needs.acknowledges)
         self._acknowledge(reached)
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
-        self.interruption.check()
+        self.lease.check()
         if self.lease.is_held:
             return True
         with self.stage(Stage.ACQUIRE):
@@ -137,6 +149,9 @@ class Tick:
             except LeaseConflictError:
                 self._skip()
                 return False
+        if self._needs.acknowledges and self._loaded.get("cursor") is not None:
+            # A crash may have come between the last commit and its acknowledgement.
+            self._acknowledge(self._loaded)
         return True
 
     def commit(self, batch: Batch) -> None:
@@ -144,7 +159,8 @@ class Tick:
         batch.after = {**batch.after, "updated_at": datetime_text(self.settings.now())}
         batch.is_last = self._is_last(batch)
         with self.stage(Stage.COMMIT, batch.id, batch.committing):
-            self.lease.commit(batch.after, last=batch.is_last)
+            # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
+            self.lease.commit(batch.after, last=batch.is_last and not self._needs.acknowledges)
 
     def go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Tell what was done; return the position to go on from, None when the tick is over."""
@@ -159,6 +175,7 @@ class Tick:
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
         """Tell the source of a commit; failing at that is told, not raised."""
         with suppress(PollerError), self.stage(Stage.ACKNOWLEDGE, batch_id):
+            self._open_source()
             self.settings.source.acknowledge(checkpoint)
 
     def _is_last(self, batch: Batch) -> bool:
@@ -245,12 +262,12 @@ class Tick:
 
     def pause(self, seconds: float) -> None:
         """Wait before another try, but not through an interruption."""
-        (self.settings.sleep or self.interruption.pause)(seconds)
-        self.interruption.check()
+        (self.settings.sleep or self.lease.pause)(seconds)
+        self.lease.check()
 
     def _skip(self) -> None:
         self._result = TickResult.SKIPPED
-        rival = self.lease.claim.rival
+        rival = self.lease.rival
         staleness = (self.settings.now() - rival.heartbeat_at).total_seconds() if rival else None
         self.say(LeaseSkipped, lease=rival, staleness_seconds=staleness)
 
@@ -264,6 +281,7 @@ class Tick:
         """Tell of the tick's beginning and of its end, however it comes."""
         with self.stage(Stage.DESCRIPTOR):
             self.descriptor = self.settings.source.source_descriptor
+            self._needs = self.settings.source.capability()
         self.stages.source = self.descriptor.name
         self.say(TickStarted, batch_size=self.settings.batch_size)
         failure: BaseException | None = None
@@ -290,40 +308,35 @@ class Tick:
     @contextmanager
     def _cleared_up(self) -> Iterator[None]:
         """Give back the lease and the source at the end; failing at that is told, not raised."""
-        self.lease = self._new_lease()
         try:
             yield
         finally:
             self.lease.stop()
-            if self.lease.claim.lease_id is not None:
+            if self.lease.is_to_release:
                 with suppress(PollerError), self.stage(Stage.RELEASE):
-                    self.lease.claim.release()
+                    self.lease.release()
             if self._source_is_open:
                 with suppress(PollerError), self.stage(Stage.CLOSE):
                     self.settings.source.close()
 
     def _new_lease(self) -> Lease:
         settings = self.settings
-        claim = claim_on(
+        stored = stored_lease(
             settings.store,
             settings.name,
-            fingerprint=self.descriptor.fingerprint,
             ttl_seconds=settings.lease_ttl_seconds,
             transactional=settings.transactional,
             may_steal=settings.may_steal,
         )
         return Lease(
-            claim,
+            stored,
             ttl_seconds=settings.lease_ttl_seconds,
             clock=settings.monotonic,
-            interruption=self.interruption,
-            stages=self.stages,
+            tell=lambda error, lost: self.say(LeaseRenewFailed, lease_owner=self.lease.owner, error=error, lost=lost),
         )
 
     def _tell_of(self, batch: Batch) -> None:
-        lag_seconds, lag_rows = lag_of(batch.events[-1].cursor, self.settings.now()), None
-        if lag_seconds is None and batch.is_last:
-            lag_rows = rows_behind(self.settings.source, batch.after, more=batch.more)
+        lag = lag_seconds(batch.events[-1].cursor, self.settings.now())
         self.say(
             BatchCommitted,
             batch_id=batch.id,
@@ -336,10 +349,19 @@ class Tick:
             fetch_duration_ms=batch.fetching.ms,
             handler_duration_ms=batch.handling.ms,
             commit_duration_ms=batch.committing.ms,
-            lag_seconds=lag_seconds,
-            lag_rows=lag_rows,
+            lag_seconds=lag,
+            lag_rows=self._rows_behind(batch) if lag is None and batch.is_last else None,
             events=batch.handled_events,
         )
+
+    def _rows_behind(self, batch: Batch) -> int | None:
+        """Return how many rows wait behind the batch, None where the source cannot count them; counting is bounded."""
+        source = self.settings.source
+        if not batch.more:
+            return 0
+        with suppress(Exception):  # a number for a dashboard is not worth a failed tick
+            return source.count_changes(batch.after, _MOST_ROWS) if isinstance(source, CountsChanges) else None
+        return None
 
 
 def _undeliverable(events: Sequence[RowChange], reasons: Mapping[str, Exception]) -> SerializationError:

@@ -10,8 +10,7 @@ import pytest
 
 from azure_functions_db.core.errors import ConfigurationError, HandlerError, LostLeaseError, RowsFailed
 from azure_functions_db.state.memory import MemoryStateStore
-from azure_functions_db.trigger.interruption import Interruption
-from azure_functions_db.trigger.tenure import Tenure
+from azure_functions_db.trigger.lease import Lease, StoredLease
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, run
 
 if TYPE_CHECKING:
@@ -286,6 +285,7 @@ def test_a_lease_that_ends_between_two_looks_at_the_clock_cancels_the_handler() 
             if self.cancelled:
                 raise asyncio.CancelledError
             assert timeout is not None, "nobody would ever look at the clock again"
+            now.append(3.1)
             raise TimeoutError
 
         def done(self) -> bool:
@@ -294,11 +294,13 @@ def test_a_lease_that_ends_between_two_looks_at_the_clock_cancels_the_handler() 
         def cancel(self) -> None:
             self.cancelled = True
 
-    readings = iter([2.9, 3.1, 3.2, 3.3, 3.4])  # the lease is ours until 3
-    interruption = Interruption()
-    interruption.follow(Tenure(4, 0.0, lambda: next(readings)))
+    now = [0.0]  # the lease is ours until 3
+    stored = StoredLease(PlainStore(), "orders", 4)
+    lease = Lease(stored, ttl_seconds=4, clock=lambda: now[-1], tell=lambda _error, _lost: None)
+    lease.approach("sha256:orders")
     with pytest.raises(LostLeaseError):
-        interruption.watch(Endless())  # type: ignore[arg-type]
+        lease.watch(Endless())  # type: ignore[arg-type]
+    lease.stop()
 
 
 def test_an_async_handler_can_name_its_culprits() -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from azure_functions_db.core.errors import HandlerError, LostLeaseError, RowsFailed
 from azure_functions_db.core.signals import LeaseRenewFailed
-from azure_functions_db.core.types import FetchResult
+from azure_functions_db.core.types import AdapterCapability, FetchResult, lease_margin
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
-from azure_functions_db.trigger.heartbeat import Heartbeat
-from azure_functions_db.trigger.tenure import Tenure, margin_of
+from azure_functions_db.trigger.lease import Expiry, Heartbeat
 from tests.support.waiting import wait_for
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
@@ -40,10 +39,10 @@ class Beating:
     def __init__(self, renew: Callable[[], None], ttl: float = 100) -> None:
         self.clock = Clock()
         self.told: list[tuple[Exception, bool]] = []
-        self.tenure = Tenure(ttl, 0.0, self.clock)
+        self.expiry = Expiry(ttl, 0.0, self.clock)
         self.heartbeat = Heartbeat(
             renew=renew,
-            tenure=self.tenure,
+            expiry=self.expiry,
             ttl_seconds=ttl,
             clock=self.clock,
             tell=lambda error, lost: self.told.append((error, lost)),
@@ -59,14 +58,14 @@ def fail(error: Exception) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("ttl", "margin"), [(120, 5), (20, 5), (4, 1), (1, 0.25)])
 def test_the_margin_is_five_seconds_or_a_quarter(ttl: float, margin: float) -> None:
-    assert margin_of(ttl) == margin
+    assert lease_margin(ttl) == margin
 
 
 def test_a_renewal_counts_from_the_moment_it_was_sent() -> None:
     beating = Beating(lambda: setattr(beating.clock, "now", beating.clock.now + 20))
     beating.clock.now = 50
     beating.heartbeat.beat()
-    assert beating.tenure.remaining() == pytest.approx(50 + 95 - 70)
+    assert beating.expiry.remaining() == pytest.approx(50 + 95 - 70)
 
 
 def test_a_passing_storage_error_is_told_and_the_lease_stays_ours() -> None:
@@ -74,27 +73,27 @@ def test_a_passing_storage_error_is_told_and_the_lease_stays_ours() -> None:
     beating.clock.now = 94
     beating.heartbeat.beat()
     assert [lost for _, lost in beating.told] == [False]
-    assert not beating.tenure.is_set()
+    assert not beating.expiry.is_set()
 
 
 def test_a_lease_that_was_not_renewed_in_time_is_lost_by_our_own_clock() -> None:
     beating = Beating(fail(OSError("down")))
     beating.clock.now = 95
-    assert beating.tenure.is_set()
+    assert beating.expiry.is_set()
     beating.clock.now = 0
-    assert beating.tenure.is_set(), "what was lost once stays lost"
+    assert beating.expiry.is_set(), "what was lost once stays lost"
 
 
 def test_a_renewal_that_hangs_past_the_end_does_not_win_the_lease_back() -> None:
     beating = Beating(lambda: setattr(beating.clock, "now", 200))
     beating.heartbeat.beat()
-    assert beating.tenure.is_set()
+    assert beating.expiry.is_set()
 
 
 def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     beating = Beating(fail(LostLeaseError("taken")))
     beating.heartbeat.beat()
-    assert beating.tenure.is_set()
+    assert beating.expiry.is_set()
     assert [lost for _, lost in beating.told] == [True]
 
 
@@ -113,10 +112,10 @@ def test_nothing_is_renewed_beside_a_commit_nor_after_the_end() -> None:
 
 
 def test_waiting_for_the_loss_ends_with_it() -> None:
-    tenure = Tenure(100, time.monotonic(), time.monotonic)
-    assert not tenure.wait(0.01)
-    threading.Timer(0.05, tenure.lose).start()
-    assert tenure.wait(10)
+    expiry = Expiry(100, time.monotonic(), time.monotonic)
+    assert not expiry.wait(0.01)
+    threading.Timer(0.05, expiry.lose).start()
+    assert expiry.wait(10)
 
 
 class Watched(MemoryStateStore):
@@ -273,7 +272,8 @@ def test_a_lease_that_was_given_back_is_not_renewed() -> None:
 
         def close(self) -> None: ...
 
-        def capability(self) -> Any: ...
+        def capability(self) -> AdapterCapability:
+            return AdapterCapability()
 
     store = Watched()
     assert run(poller(Acknowledging(3), store, lease_ttl_seconds=TTL, observers=[recorder]), Collected()) == 3

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from azure_functions_db.core.errors import FetchError, HandlerError
-from azure_functions_db.core.types import FetchResult, Horizon, HorizonHolder
+from azure_functions_db.core.types import AdapterCapability, FetchResult, Horizon, HorizonHolder
 from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.retry import RetryPolicy
@@ -115,7 +115,8 @@ class Waiting(ListSource):
 
     def close(self) -> None: ...
 
-    def capability(self) -> Any: ...
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability()
 
     def acknowledge(self, checkpoint: Any) -> None: ...
 

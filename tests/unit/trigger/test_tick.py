@@ -17,7 +17,7 @@ from azure_functions_db.core.errors import (
     StateStoreError,
 )
 from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, TickCompleted, TickResult
-from azure_functions_db.core.types import FetchResult, SourceDescriptor
+from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.trigger.retry import RetryPolicy
@@ -242,7 +242,8 @@ def test_the_full_port_is_opened_acknowledged_and_closed() -> None:
         def close(self) -> None:
             self.calls.append("close")
 
-        def capability(self) -> Any: ...
+        def capability(self) -> AdapterCapability:
+            return AdapterCapability()
 
         def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
             self.calls.append(("fetch", checkpoint.get("cursor")))

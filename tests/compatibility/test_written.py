@@ -1,0 +1,85 @@
+"""What an earlier state of the library has written is read by this one: nobody starts over because of an upgrade."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from azure_functions_db import (
+    FileQuarantine,
+    FileStateStore,
+    ProcessedLedger,
+    RowChange,
+    SqlAlchemySource,
+    SqlQuarantine,
+    SqlStateStore,
+)
+from azure_functions_db.core.engine import default_provider
+from azure_functions_db.trigger.poll import PollTrigger
+from tests.compatibility.write import URL, event_ids
+
+WRITTEN = Path(__file__).parent / "written"
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The folder as it was left."""
+    shutil.copytree(WRITTEN, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    with sqlite3.connect("shop.db") as shop:
+        shop.executescript(Path("shop.sql").read_text())
+    shop.close()
+    yield
+    default_provider().dispose_all()  # the next test has another file under the same URL
+
+
+@pytest.fixture(params=["in-files", "in-sql"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(name: str) -> Any:
+    return FileStateStore("state", app_name="shop") if name == "in-files" else SqlStateStore(url=URL, app_name="shop")
+
+
+@pytest.fixture
+def poller(name: str, store: Any) -> PollTrigger:
+    source = SqlAlchemySource(url=URL, table="orders", cursor_column="version", pk_columns=["id"])
+    return PollTrigger(name=name, source=source, checkpoint_store=store, batch_size=100)
+
+
+def delivered(poller: PollTrigger) -> list[RowChange]:
+    events: list[RowChange] = []
+    poller.run(timer=None, handler=events.extend)
+    return events
+
+
+def test_event_ids_are_what_they_were() -> None:
+    assert event_ids() == json.loads(Path("event_ids.json").read_text())
+
+
+def test_a_poller_goes_on_where_it_was(poller: PollTrigger) -> None:
+    assert delivered(poller) == []
+    with sqlite3.connect("shop.db") as shop:
+        shop.execute("INSERT INTO orders VALUES (8, 80, 'n8')")
+    shop.close()
+    assert [event.pk for event in delivered(poller)] == [{"id": 8}]
+
+
+def test_quarantined_rows_are_found(name: str) -> None:
+    sink = FileQuarantine("quarantine") if name == "in-files" else SqlQuarantine(url=URL)
+    [row] = sink.entries(name)
+    assert (row.event["pk"], row.error, row.attempts) == ({"id": 5}, "no good", 1)
+
+
+def test_the_processed_ledger_knows_its_events(poller: PollTrigger, store: Any) -> None:
+    store.reset_to_beginning(poller.name)
+    with ProcessedLedger(url=URL, scope="shop").once(delivered(poller)) as new:
+        assert [event.pk["id"] for event in new] == [5, 6, 7]
