@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db._version import __version__
 
 if TYPE_CHECKING:
-    from azure_functions_db.adapter.sqlalchemy import SqlAlchemySource
     from azure_functions_db.binding.aio import AsyncDbReader, AsyncDbSession, AsyncDbWriter
     from azure_functions_db.binding.reader import DbReader
     from azure_functions_db.binding.session import DbSession
     from azure_functions_db.binding.writer import DbWriter
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.errors import (
         CommitError,
         ConfigurationError,
@@ -52,6 +50,8 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.blob import BlobQuarantine
     from azure_functions_db.quarantine.file import FileQuarantine
     from azure_functions_db.quarantine.sql import SqlQuarantine
+    from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.blob import BlobCheckpointStore
     from azure_functions_db.state.file import FileStateStore
     from azure_functions_db.state.memory import MemoryStateStore
@@ -70,9 +70,9 @@ _HOMES = {
     "binding.reader": ["DbReader"],
     "binding.session": ["DbSession"],
     "binding.writer": ["DbWriter"],
-    "adapter.sqlalchemy": ["SqlAlchemySource"],
+    "sources.keyset.source": ["SqlAlchemySource"],
     "core.config": ["DbConfig"],
-    "core.engine": ["EngineProvider"],
+    "sql.engine": ["EngineProvider"],
     "core.errors": [
         "CommitError",
         "ConfigurationError",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from azure_functions_db.adapter import horizon_mysql, settled
-from azure_functions_db.adapter import sqlalchemy as source
-from azure_functions_db.adapter.generations import Generations
-from azure_functions_db.adapter.horizon_postgres import PostgresWatch
-from azure_functions_db.adapter.page import read_page
-from azure_functions_db.adapter.partition import Partition
-from azure_functions_db.adapter.plan import Plan
+from azure_functions_db.sources.keyset import horizon_mysql, settled, source
+from azure_functions_db.sources.keyset.generations import Generations
+from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
+from azure_functions_db.sources.keyset.page import read_page
+from azure_functions_db.sources.keyset.partition import Partition
+from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
 from azure_functions_db.trigger.delivery import Delivery

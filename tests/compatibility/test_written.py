@@ -20,7 +20,7 @@ from azure_functions_db import (
     SqlQuarantine,
     SqlStateStore,
 )
-from azure_functions_db.core.engine import default_provider
+from azure_functions_db.sql.engine import default_provider
 from azure_functions_db.trigger.poll import PollTrigger
 from tests.compatibility.write import URL, event_ids
 

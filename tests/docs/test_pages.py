@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from azure_functions_db.core.engine import default_provider
+from azure_functions_db.sql.engine import default_provider
 from tests.docs.pages import CHECKOUT, Reader, blocks_of, pages
 
 # All others run on SQLite.

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
-from azure_functions_db.adapter import horizon_mysql
+from azure_functions_db.sources.keyset import horizon_mysql
 from tests.integration.test_late_commits import Poll, insert
 from tests.integration.traffic import create_table
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from azure_functions_db import DbConfig, EngineProvider, PollTrigger, RowChange, SourceConfigurationError
-from azure_functions_db.adapter.sqlalchemy import SqlAlchemySource
+from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.state.memory import MemoryStateStore
 
 NewSource = Callable[..., SqlAlchemySource]

@@ -22,7 +22,7 @@ from azure_functions_db import (
     StateStoreError,
 )
 from azure_functions_db.core.ports import TransactionalStateStore
-from azure_functions_db.core.transactions import ambient_connection
+from azure_functions_db.sql.transactions import ambient_connection
 from azure_functions_db.testing.clock import FakeClock
 
 POLLER = "orders"

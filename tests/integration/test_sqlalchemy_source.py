@@ -24,13 +24,13 @@ from azure_functions_db import (
     SourceConfigurationError,
     SqlAlchemySource,
 )
-from azure_functions_db.adapter.partition import Partition
-from azure_functions_db.adapter.position import Position
+from azure_functions_db.sources.keyset.partition import Partition
+from azure_functions_db.sources.keyset.position import Position
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.conftest import temporary_database
 
 if TYPE_CHECKING:
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.sources.keyset.plan import Plan
 
 NewSource = Callable[..., SqlAlchemySource]
 

@@ -18,7 +18,7 @@ from azure_functions_db import (
     SqlStateStore,
     TableStateStore,
 )
-from azure_functions_db.core.engine import default_provider
+from azure_functions_db.sql.engine import default_provider
 
 if TYPE_CHECKING:
     from azure_functions_db.state.store import DocumentStateStore

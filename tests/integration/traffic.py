@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from azure_functions_db.core.failures import code_of
+from azure_functions_db.sql.failures import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

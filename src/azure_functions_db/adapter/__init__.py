@@ -1,1 +1,1 @@
-"""Change sources: where changes come from."""
+"""The names under which the keyset source was first known."""

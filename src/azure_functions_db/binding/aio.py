@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Row
+    from azure_functions_db.sql.engine import EngineProvider
 
 P = ParamSpec("P")
 T = TypeVar("T")

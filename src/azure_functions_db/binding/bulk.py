@@ -15,8 +15,8 @@ from azure_functions_db.binding.statements import Words, insert, unfit_values
 from azure_functions_db.binding.upsert import on_conflict, upsert
 from azure_functions_db.binding.values import ByType
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.single import driver_errors
-from azure_functions_db.core.transactions import savepoint
+from azure_functions_db.sql.autocommit import driver_errors
+from azure_functions_db.sql.transactions import savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.binding.statements import plans, unfit_values
-from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import ConfigurationError, WriteError
-from azure_functions_db.core.single import driver_errors, run_single, takes_single_statements
-from azure_functions_db.core.tables import refreshed, table_with, with_current_table
-from azure_functions_db.core.transactions import ambient_connection, begin_now, begun, joined, savepoint, undo
+from azure_functions_db.sql.autocommit import driver_errors, run_single, takes_single_statements
+from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.reflection import refreshed, table_with, with_current_table
+from azure_functions_db.sql.transactions import ambient_connection, begin_now, begun, joined, savepoint, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.binding.statements import Statement
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
 
 T = TypeVar("T")
 

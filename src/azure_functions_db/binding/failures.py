@@ -11,8 +11,8 @@ from azure_functions_db.core.errors import (
     WriteConnectionError,
     WriteError,
 )
-from azure_functions_db.core.failures import code_of, constraint_of, is_connection_failure
 from azure_functions_db.core.secrets import masked
+from azure_functions_db.sql.failures import code_of, constraint_of, is_connection_failure
 
 if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError

@@ -13,7 +13,7 @@ from azure_functions_db.binding.rows import checked_key
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, QueryError
-from azure_functions_db.core.transactions import undo
+from azure_functions_db.sql.transactions import undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from azure_functions_db.binding.statements import UserStatement
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Row
+    from azure_functions_db.sql.engine import EngineProvider
 
     M = TypeVar("M", bound=BaseModel)
 

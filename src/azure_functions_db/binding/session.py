@@ -11,7 +11,7 @@ from azure_functions_db.binding.reader import Reader
 from azure_functions_db.binding.writer import Writer
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, WriteError
-from azure_functions_db.core.transactions import savepoint
+from azure_functions_db.sql.transactions import savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
 
 
 class _SessionDatabase(Database):

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from azure_functions_db.binding.rows import Names
     from azure_functions_db.binding.statements import Statement
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Row
+    from azure_functions_db.sql.engine import EngineProvider
 
     Data = Mapping[str, Any] | BaseModel
 

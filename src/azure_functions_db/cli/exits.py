@@ -13,7 +13,7 @@ from azure_functions_db.core.errors import (
     LeaseConflictError,
     StateStoreError,
 )
-from azure_functions_db.core.failures import is_forbidden
+from azure_functions_db.sql.failures import is_forbidden
 
 
 class Exit(IntEnum):

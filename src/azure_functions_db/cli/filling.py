@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.azure.storage import hurried
 from azure_functions_db.cli.aside import printed_aside
 from azure_functions_db.cli.handling import handling_of
 from azure_functions_db.cli.stretch import Stretch, StretchSource, checkpoint_at
@@ -15,7 +16,6 @@ from azure_functions_db.cli.waiting import is_held_back
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
 from azure_functions_db.core.serializers import deserialize_position
 from azure_functions_db.core.signals import BatchCommitted, LateCommitAwaited, LeaseSkipped
-from azure_functions_db.core.storage import hurried
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ def run(
     """
     import asyncio
 
+    from azure_functions_db.azure.storage import hurried
     from azure_functions_db.cli.apps import load_app
     from azure_functions_db.cli.local import run_on_schedule, run_once
     from azure_functions_db.cli.logs import set_up_logs
-    from azure_functions_db.core.storage import hurried
 
     set_up_logs(as_json=as_json, verbose=verbose)
     loaded = load_app(app)

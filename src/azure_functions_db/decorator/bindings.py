@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.ports import (
         ChangeSource,
         SourceAdapter,
         StateStore,
     )
+    from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.trigger.poll import PollOptions
 
     Function = Callable[..., Any]

@@ -10,7 +10,7 @@ from azure_functions_db.core.config import DbConfig, config_of
 from azure_functions_db.core.secrets import MASK
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
 
 _SHOWABLE = re.compile(r"%\w+%|[\w+.-]+://.*", re.DOTALL)
 # Greedy, because a password that somebody forgot to encode may hold any character.

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
-from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import WriteConnectionError, WriteError
-from azure_functions_db.core.failures import code_of, is_connection_failure
 from azure_functions_db.core.serializers import datetime_text
-from azure_functions_db.core.transactions import begun
+from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.failures import code_of, is_connection_failure
+from azure_functions_db.sql.transactions import begun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.ddl import ExecutableDDLElement
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
 
 NOTED_AT = "noted_at"
 # Oracle allows 1000 values in a list, SQL Server 2100 parameters.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.core.signals import BatchCommitted
-from azure_functions_db.core.tables import exact_text
-from azure_functions_db.core.transactions import begun, outside_transactions
 from azure_functions_db.ledger.book import Book, utc_now
+from azure_functions_db.sql.reflection import exact_text
+from azure_functions_db.sql.transactions import begun, outside_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Column
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.signals import Signal
     from azure_functions_db.core.types import CursorPart, Event
+    from azure_functions_db.sql.engine import EngineProvider
 
 
 class DeliveredLedger:

@@ -7,9 +7,9 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from azure_functions_db.core.tables import exact_text
-from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, savepoint
 from azure_functions_db.ledger.book import Book, utc_now
+from azure_functions_db.sql.reflection import exact_text
+from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, savepoint
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, Connection
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Event
+    from azure_functions_db.sql.engine import EngineProvider
 
 E = TypeVar("E", bound="Event")
 

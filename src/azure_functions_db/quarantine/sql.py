@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
-from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.failures import reason_of
-from azure_functions_db.core.tables import exact_text
-from azure_functions_db.core.transactions import outside_transactions
 from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
+from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.failures import reason_of
+from azure_functions_db.sql.reflection import exact_text
+from azure_functions_db.sql.transactions import outside_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Table
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import QuarantinedRow
+    from azure_functions_db.sql.engine import EngineProvider
 
 LOCK_SECONDS = 30.0
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.config import config_of
-from azure_functions_db.core.engine import default_provider
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
-from azure_functions_db.core.failures import code_of, is_schema_change, reason_of
-from azure_functions_db.core.transactions import ambient_connection, ambient_transaction, outside_transactions
+from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.failures import code_of, is_schema_change, reason_of
+from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, outside_transactions
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.document import committed_alone
 from azure_functions_db.state.store import DocumentStateStore, utc_now
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.engine import EngineProvider
     from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import DocumentName, Version
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from azure_functions_db import (
     QueryError,
     WriteError,
 )
-from azure_functions_db.core.transactions import ambient_transaction
+from azure_functions_db.sql.transactions import ambient_transaction
 
 if TYPE_CHECKING:
     from tests.integration.binding.conftest import Place

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from azure_functions_db import ConfigurationError, DbConfig, DbReader, DbWriter
-from azure_functions_db.core.engine import default_provider
+from azure_functions_db.sql.engine import default_provider
 
 
 @pytest.fixture

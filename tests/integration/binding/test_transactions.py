@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from azure_functions_db import ConfigurationError, DbConfig, DbReader, DbSession, DbWriter, WriteError
-from azure_functions_db.core.transactions import ambient_transaction
+from azure_functions_db.sql.transactions import ambient_transaction
 
 if TYPE_CHECKING:
     from tests.integration.binding.conftest import Place

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 for module in (
     "azure.functions",
     "azure.storage.blob",
-    "azure_functions_db.adapter.checkup",
-    "azure_functions_db.adapter.sqlalchemy",
+    "azure_functions_db.sources.keyset.checkup",
+    "azure_functions_db.sources.keyset.source",
     "azure_functions_db.cli.examination",
     "azure_functions_db.cli.run",
     "azure_functions_db.cli.local",

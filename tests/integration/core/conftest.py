@@ -14,7 +14,7 @@ from tests.conftest import temporary_database
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from azure_functions_db.core.config import DbConfig
 from tests.support.told import whole_story
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
     from tests.integration.core.conftest import Server
 
 SECRET = "hunter-2:/@ %41"

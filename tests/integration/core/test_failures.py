@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from azure_functions_db.core.failures import (
+from azure_functions_db.sql.failures import (
     code_of,
     constraint_of,
     is_connection_failure,

@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import Engine, text
 
 from azure_functions_db.core.config import DbConfig
-from azure_functions_db.core.tables import _cache_of, table_of
+from azure_functions_db.sql.reflection import _cache_of, table_of
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
     from tests.integration.core.conftest import Server
 
 fork = multiprocessing.get_context("fork")

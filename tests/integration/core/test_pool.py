@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 from azure_functions_db.core.config import DbConfig
-from azure_functions_db.core.pool import check_idle_connections
+from azure_functions_db.sql.pool import check_idle_connections
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from azure_functions_db.core.engine import EngineProvider
+    from azure_functions_db.sql.engine import EngineProvider
     from tests.integration.core.conftest import Server
 
 

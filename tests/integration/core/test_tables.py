@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Engine, Table, create_engine, event, select, text
 from sqlalchemy.exc import DBAPIError
 
-from azure_functions_db.core import tables
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.tables import refreshed, table_of, table_with, unknown_columns, with_current_table
-from azure_functions_db.core.transactions import ambient_transaction
+from azure_functions_db.sql import reflection as tables
+from azure_functions_db.sql.reflection import refreshed, table_of, table_with, unknown_columns, with_current_table
+from azure_functions_db.sql.transactions import ambient_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

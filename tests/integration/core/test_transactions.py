@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from azure_functions_db.core.transactions import ambient_connection, ambient_transaction
+from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from azure_functions_db import DbBindings, DbConfig, DbReader, DbWriter, RowChange, SqlAlchemySource, SqlStateStore
-from azure_functions_db.core.engine import default_provider
+from azure_functions_db.sql.engine import default_provider
 from azure_functions_db.testing.drills import Drill, Report, run_drills
 
 ROWS = [{"id": number, "version": number, "amount": number * 10} for number in range(1, 5)]

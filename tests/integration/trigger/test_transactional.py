@@ -22,8 +22,8 @@ from azure_functions_db import (
     SqlStateStore,
     StateStoreError,
 )
-from azure_functions_db.core.transactions import ambient_connection
 from azure_functions_db.quarantine import SqlQuarantine
+from azure_functions_db.sql.transactions import ambient_connection
 from azure_functions_db.testing.clock import FakeClock
 from tests.unit.trigger.poller import ListSource, run
 

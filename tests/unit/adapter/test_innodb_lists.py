@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from azure_functions_db.adapter.generations import Transaction
-from azure_functions_db.adapter.horizon_mysql import (
+from azure_functions_db.sources.keyset.generations import Transaction
+from azure_functions_db.sources.keyset.horizon_mysql import (
     _InnodbTransaction,
     _key,
     _mark,

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import types
 from sqlalchemy.dialects import mysql, oracle, postgresql
 
-from azure_functions_db.adapter.horizon import _is_older, ripening
-from azure_functions_db.adapter.values import resolution
+from azure_functions_db.sources.keyset.horizon import _is_older, ripening
+from azure_functions_db.sources.keyset.values import resolution
 
 NOON = dt.datetime(2026, 11, 16, 12)  # noqa: DTZ001 - a time without a zone is what this is about
 

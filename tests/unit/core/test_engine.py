@@ -11,8 +11,8 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from azure_functions_db.core.config import DbConfig
-from azure_functions_db.core.engine import EngineProvider, _frozen, default_provider
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.sql.engine import EngineProvider, _frozen, default_provider
 from tests.support.told import whole_story
 
 

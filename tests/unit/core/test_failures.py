@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import ArgumentError, DBAPIError, ProgrammingError
 
-from azure_functions_db.core.failures import (
+from azure_functions_db.sql.failures import (
     code_of,
     constraint_of,
     is_connection_failure,

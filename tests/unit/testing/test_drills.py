@@ -23,7 +23,7 @@ from azure_functions_db import (
     SqlAlchemySource,
     SqlStateStore,
 )
-from azure_functions_db.core.engine import default_provider
+from azure_functions_db.sql.engine import default_provider
 from azure_functions_db.testing.drills import Drill, Report, Verdict, run_drills
 
 ROWS = [{"id": number, "version": number, "amount": number * 10} for number in range(1, 5)]

@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import DbError
-from azure_functions_db.core.failures import hide_values
+from azure_functions_db.sql.failures import hide_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.adapter.partition import Partition
-from azure_functions_db.adapter.sqltext import checked_condition, checked_query, parameter_names
-from azure_functions_db.core.engine import parsed_url
 from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.sources.keyset.partition import Partition
+from azure_functions_db.sources.keyset.sqltext import checked_condition, checked_query, parameter_names
+from azure_functions_db.sql.engine import parsed_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

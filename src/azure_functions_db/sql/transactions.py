@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import DbConnectionError
-from azure_functions_db.core.failures import reason_of
+from azure_functions_db.sql.failures import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

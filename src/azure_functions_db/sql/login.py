@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import ConfigurationError, DbConnectionError
-from azure_functions_db.core.tls import can_verify, connected_by_pymysql, demand_verified_tls
+from azure_functions_db.sql.tls import can_verify, connected_by_pymysql, demand_verified_tls
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

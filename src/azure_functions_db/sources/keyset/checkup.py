@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import text
 
-from azure_functions_db.adapter import values
-from azure_functions_db.adapter.boundary import MOST_ROWS
-from azure_functions_db.adapter.explain import plan_words
-from azure_functions_db.adapter.indexes import missing_index
-from azure_functions_db.adapter.page import at_present
-from azure_functions_db.adapter.position import Position
 from azure_functions_db.core.clocks import clock_finding, database_now
 from azure_functions_db.core.types import Finding
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.boundary import MOST_ROWS
+from azure_functions_db.sources.keyset.explain import plan_words
+from azure_functions_db.sources.keyset.indexes import missing_index
+from azure_functions_db.sources.keyset.page import at_present
+from azure_functions_db.sources.keyset.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.types import TypeEngine
 
-    from azure_functions_db.adapter.horizon import Grade
-    from azure_functions_db.adapter.plan import Plan, Recurrence
+    from azure_functions_db.sources.keyset.horizon import Grade
+    from azure_functions_db.sources.keyset.plan import Plan, Recurrence
 
 
 def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:

@@ -6,8 +6,8 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.values import coerced, type_name
 from azure_functions_db.core.errors import CursorSerializationError, SourceConfigurationError
+from azure_functions_db.sources.keyset.values import coerced, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

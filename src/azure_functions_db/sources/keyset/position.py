@@ -6,20 +6,20 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter import values
-from azure_functions_db.adapter.boundary import BOUNDARY, boundary_in
-from azure_functions_db.adapter.zone import aware_utc, naive_utc
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.boundary import BOUNDARY, boundary_in
+from azure_functions_db.sources.keyset.zone import aware_utc, naive_utc
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.adapter.boundary import Boundary
-    from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.core.types import Checkpoint, CursorValue
+    from azure_functions_db.sources.keyset.boundary import Boundary
+    from azure_functions_db.sources.keyset.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from azure_functions_db.adapter.generations import Transaction
-from azure_functions_db.adapter.horizon import DrainingWatch
-from azure_functions_db.adapter.lineage_mysql import doubt
-from azure_functions_db.core.failures import code_of
+from azure_functions_db.sources.keyset.generations import Transaction
+from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sources.keyset.lineage_mysql import doubt
+from azure_functions_db.sql.failures import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Select
     from sqlalchemy.exc import SQLAlchemyError
 
-    from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.position import Position
+    from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.position import Position
 
 # The cache stands still for those who read it faster than every 100 ms.
 _PAUSE = 0.13

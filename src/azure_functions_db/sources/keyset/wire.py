@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.single import driver_errors
+from azure_functions_db.sql.autocommit import driver_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

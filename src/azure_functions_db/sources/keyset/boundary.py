@@ -22,8 +22,8 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.shape import Header
+    from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.shape import Header
 
 BOUNDARY = "boundary"
 """The part of a checkpoint that remembers what was delivered at its cursor value."""

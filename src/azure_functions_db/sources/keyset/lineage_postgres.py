@@ -12,14 +12,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.explain import explained
+from azure_functions_db.sources.keyset.explain import explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.sources.keyset.plan import Plan
 
 _Node = dict[str, Any]
 

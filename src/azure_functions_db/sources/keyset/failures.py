@@ -14,7 +14,7 @@ from azure_functions_db.core.errors import (
     PollerError,
     SourceConfigurationError,
 )
-from azure_functions_db.core.failures import code_of, is_connection_failure, is_schema_change, is_transient
+from azure_functions_db.sql.failures import code_of, is_connection_failure, is_schema_change, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect, *, des
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql
 
-    from azure_functions_db.adapter import rawtype
+    from azure_functions_db.sources.keyset import rawtype
 
     refused: tuple[type[Any], ...] = (types.JSON, types.ARRAY, types.Interval, types.TupleType)
     if dialect.name in _MYSQL:
@@ -85,7 +85,7 @@ def bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[A
     """Return a parameter for a driver's value, compared as the column's own type."""
     from sqlalchemy import bindparam, cast, types
 
-    from azure_functions_db.adapter.rawtype import Raw
+    from azure_functions_db.sources.keyset.rawtype import Raw
 
     parameter = bindparam(name, type_=Raw())
     compared = (types.Numeric, types.Float, types.DateTime, types.Date, types.Time, types.Uuid)

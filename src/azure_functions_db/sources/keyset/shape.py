@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from azure_functions_db.adapter import values
 from azure_functions_db.core.errors import SourceConfigurationError
-from azure_functions_db.core.tables import refreshed, table_of
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sql.reflection import refreshed, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Index, Table, TextClause
     from sqlalchemy.types import TypeEngine
 
-    from azure_functions_db.adapter.definition import Definition
+    from azure_functions_db.sources.keyset.definition import Definition
 
 
 # Of a column in MySQL's wire protocol.
@@ -103,7 +103,7 @@ def bound_text(sql: str, definition: Definition) -> TextClause:
     """Return a user's SQL with those of the parameters that it uses."""
     from sqlalchemy import bindparam, text
 
-    from azure_functions_db.adapter.sqltext import parameter_names
+    from azure_functions_db.sources.keyset.sqltext import parameter_names
 
     wanted = sorted(parameter_names(sql))
     return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in wanted))
@@ -179,7 +179,7 @@ def _kind(known: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEng
 def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
-    from azure_functions_db.adapter import rawtype
+    from azure_functions_db.sources.keyset import rawtype
 
     if flags & _ENUM_FLAG:
         return rawtype.ENUM()

@@ -5,23 +5,23 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.adapter import keyset, values
-from azure_functions_db.adapter.rows import row_builder
-from azure_functions_db.adapter.shape import bound_text
-from azure_functions_db.adapter.wire import wording
-from azure_functions_db.adapter.zone import aware_utc
+from azure_functions_db.sources.keyset import keyset, values
+from azure_functions_db.sources.keyset.rows import row_builder
+from azure_functions_db.sources.keyset.shape import bound_text
+from azure_functions_db.sources.keyset.wire import wording
+from azure_functions_db.sources.keyset.zone import aware_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
 
     from sqlalchemy import ColumnElement, Dialect, Select
 
-    from azure_functions_db.adapter.definition import Definition
-    from azure_functions_db.adapter.position import Position
-    from azure_functions_db.adapter.salvage import SalvagedRow
-    from azure_functions_db.adapter.shape import Header, Shape
-    from azure_functions_db.adapter.wire import Wording
     from azure_functions_db.core.types import RawRecord
+    from azure_functions_db.sources.keyset.definition import Definition
+    from azure_functions_db.sources.keyset.position import Position
+    from azure_functions_db.sources.keyset.salvage import SalvagedRow
+    from azure_functions_db.sources.keyset.shape import Header, Shape
+    from azure_functions_db.sources.keyset.wire import Wording
 
 Recurrence = Literal["ignored", "unique", "ripens", "read again"]
 
@@ -238,7 +238,7 @@ class Plan:
         """Select columns of the position, to be had as the driver gives them."""
         from sqlalchemy import select, type_coerce
 
-        from azure_functions_db.adapter.rawtype import Raw
+        from azure_functions_db.sources.keyset.rawtype import Raw
 
         columns = [self.exact.get(name, self.shape.column(name)) for name in names]
         raw: Any = select(*(type_coerce(column, Raw()) for column in columns))

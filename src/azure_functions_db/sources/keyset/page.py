@@ -6,22 +6,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
-from azure_functions_db.adapter.plan import LIMIT
-from azure_functions_db.adapter.position import Position
-from azure_functions_db.adapter.salvage import Salvage, SalvagedRow, is_undecodable
-from azure_functions_db.adapter.shape import Header, header_of
-from azure_functions_db.adapter.wire import is_same_in_binary, rows_of
-from azure_functions_db.core.single import driver_errors, has_left_transactions
+from azure_functions_db.sources.keyset.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
+from azure_functions_db.sources.keyset.plan import LIMIT
+from azure_functions_db.sources.keyset.position import Position
+from azure_functions_db.sources.keyset.salvage import Salvage, SalvagedRow, is_undecodable
+from azure_functions_db.sources.keyset.shape import Header, header_of
+from azure_functions_db.sources.keyset.wire import is_same_in_binary, rows_of
+from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection, Select
 
-    from azure_functions_db.adapter.boundary import Mark
-    from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.wire import Wording
+    from azure_functions_db.sources.keyset.boundary import Mark
+    from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.wire import Wording
 
 # A share that only Python can pick is looked for among this many rows before a fetch returns what it has,
 # in chunks that grow up to this size.

@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter import values
 from azure_functions_db.core.errors import CursorSerializationError
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
+from azure_functions_db.sources.keyset import values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.failures import is_schema_change
-from azure_functions_db.core.transactions import ambient_connection
+from azure_functions_db.sql.failures import is_schema_change
+from azure_functions_db.sql.transactions import ambient_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.horizon import logger
+from azure_functions_db.sources.keyset.horizon import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Engine, Inspector
 
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.sources.keyset.plan import Plan
 
 _WITH_RANGES = {"postgresql", "sqlite", "mysql", "mariadb", "mssql", "oracle"}
 # Their secondary indexes end with the primary key without saying so.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from azure_functions_db.adapter.explain import explained
+from azure_functions_db.sources.keyset.explain import explained
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.sources.keyset.plan import Plan
 
 _NAME = r"`((?:[^`]|``)+)`"
 _READ = re.compile(rf"(?:\bfrom|\bjoin|,)[\s(]*{_NAME}\.{_NAME}")

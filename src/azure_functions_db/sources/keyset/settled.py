@@ -5,20 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter import values
-from azure_functions_db.adapter.horizon import RowversionWatch, SettledWatch, warn_of_late_commits, warn_of_running
-from azure_functions_db.adapter.page import Bound, Page, empty_page, read_page
-from azure_functions_db.adapter.position import BEGINNING, Position
 from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.horizon import (
+    RowversionWatch,
+    SettledWatch,
+    warn_of_late_commits,
+    warn_of_running,
+)
+from azure_functions_db.sources.keyset.page import Bound, Page, empty_page, read_page
+from azure_functions_db.sources.keyset.position import BEGINNING, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.adapter.horizon import Watch
-    from azure_functions_db.adapter.plan import Plan
     from azure_functions_db.core.types import Horizon
+    from azure_functions_db.sources.keyset.horizon import Watch
+    from azure_functions_db.sources.keyset.plan import Plan
 
 _STEP_SECONDS = 0.02
 
@@ -45,9 +50,9 @@ def watch_for(name: str, plan: Plan, patience: Patience) -> Watch | None:
     if definition.in_flight == "wait":
         match plan.dialect.name:
             case "postgresql":
-                from azure_functions_db.adapter.horizon_postgres import PostgresWatch as Draining
+                from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch as Draining
             case "mysql" | "mariadb":
-                from azure_functions_db.adapter.horizon_mysql import MysqlWatch as Draining  # type: ignore[assignment]
+                from azure_functions_db.sources.keyset.horizon_mysql import MysqlWatch as Draining  # type: ignore[assignment]
             case "mssql" if values.type_name(kind) in {"ROWVERSION", "TIMESTAMP"}:
                 return RowversionWatch()
             case _:

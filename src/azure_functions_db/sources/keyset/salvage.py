@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter.position import Position
-from azure_functions_db.adapter.shape import Header
 from azure_functions_db.core.errors import FetchError, SerializationError
+from azure_functions_db.sources.keyset.position import Position
+from azure_functions_db.sources.keyset.shape import Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.sources.keyset.plan import Plan
 
     Rows = tuple[Header, Sequence[Any]]
 

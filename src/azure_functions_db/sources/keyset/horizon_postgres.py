@@ -16,18 +16,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.adapter import values
-from azure_functions_db.adapter.generations import Transaction
-from azure_functions_db.adapter.horizon import DrainingWatch
-from azure_functions_db.adapter.lineage_postgres import lineage
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.generations import Transaction
+from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sources.keyset.lineage_postgres import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from sqlalchemy import Connection, Select
 
-    from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.position import Position
+    from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.position import Position
 
 _RUNNING = """
 SELECT coalesce(json_agg(json_build_array(held.virtualtransaction, held.pid, held.writes,

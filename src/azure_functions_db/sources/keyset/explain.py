@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ClauseElement, Executable
 
-from azure_functions_db.adapter.plan import LIMIT
-from azure_functions_db.adapter.position import Position
+from azure_functions_db.sources.keyset.plan import LIMIT
+from azure_functions_db.sources.keyset.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
     from sqlalchemy.sql.compiler import SQLCompiler
 
-    from azure_functions_db.adapter.plan import Plan
+    from azure_functions_db.sources.keyset.plan import Plan
 
 _PREFIX = {"postgresql": "EXPLAIN", "mysql": "EXPLAIN", "mariadb": "EXPLAIN", "sqlite": "EXPLAIN QUERY PLAN"}
 _ESTIMATES = re.compile(r"\s+\(cost=.*")

@@ -8,11 +8,11 @@ import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.adapter import values
-from azure_functions_db.adapter.generations import Generation, Generations, Transaction
-from azure_functions_db.adapter.position import BEGINNING
-from azure_functions_db.adapter.recollection import Recollection, recollected, written
 from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.generations import Generation, Generations, Transaction
+from azure_functions_db.sources.keyset.position import BEGINNING
+from azure_functions_db.sources.keyset.recollection import Recollection, recollected, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
     from sqlalchemy.types import TypeEngine
 
-    from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.position import Position
     from azure_functions_db.core.types import Horizon
+    from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.position import Position
 
 Grade = Literal["exact", "settled", "none"]
 

@@ -6,16 +6,16 @@ import datetime as dt
 import sys
 from typing import TYPE_CHECKING
 
-from azure_functions_db.adapter.page import read_page
-from azure_functions_db.adapter.plan import LIMIT
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.types import Backlog
+from azure_functions_db.sources.keyset.page import read_page
+from azure_functions_db.sources.keyset.plan import LIMIT
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from azure_functions_db.adapter.plan import Plan
-    from azure_functions_db.adapter.position import Position
+    from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.position import Position
 
 _EVERYTHING = sys.maxsize
 # Counting stops here: an operator needs no exact number beyond it.

@@ -1,0 +1,1 @@
+"""Azure Storage: accounts and credentials, and what its errors mean."""

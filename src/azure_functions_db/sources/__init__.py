@@ -1,0 +1,1 @@
+"""Where changes come from; each kind of source is a package of its own."""

@@ -1,0 +1,1 @@
+"""SQL databases: engines, pools, logins, reflection, transactions, and what their drivers' errors mean."""
