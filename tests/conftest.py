@@ -139,5 +139,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests on MariaDB take turns: a running transaction anywhere on its server holds every poller back."""
     for item in items:
         names = [item.nodeid, *getattr(item, "fixturenames", ())]
-        if any("mariadb" in name.lower() for name in names):
+        if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
             item.add_marker(pytest.mark.xdist_group("mariadb"))

@@ -19,8 +19,9 @@ with shop:
     shop.execute("CREATE INDEX IF NOT EXISTS orders_by_version ON orders (version, id)")
     shop.execute("CREATE TABLE IF NOT EXISTS versions (newest INTEGER NOT NULL)")
     shop.execute("INSERT INTO versions SELECT 0 WHERE NOT EXISTS (SELECT * FROM versions)")
-    shop.execute(COUNT)
-    shop.execute(PAY)
+    if shop.execute("SELECT * FROM orders").fetchone():
+        shop.execute(COUNT)
+        shop.execute(PAY)
     shop.execute(COUNT)
     placed = shop.execute(PLACE).lastrowid
 shop.close()

@@ -186,9 +186,8 @@ class App:
         for numbers in (range(1, 15), range(15, 20)):
             self.shop.sell(*numbers)
             self.poller.run(timer=None, handler=self.handle)
-        assert {finding.text for finding in self.source.checkup() if finding.check == "late commits"} == {
-            "exact: no row that commits late is jumped over"
-        }
+        [late_commits] = [finding for finding in self.source.checkup() if finding.check == "late commits"]
+        assert late_commits.text.startswith("exact: ")
         [entry] = self.sink.entries()
         self.sink.remove(entry.poller_name, entry.event_id)
         self.delivered.note("orders", self.events)

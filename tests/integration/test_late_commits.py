@@ -363,7 +363,8 @@ def test_the_cap_counts_from_the_first_process_on(
     assert poll() == []
     recorded = poll.checkpoint["horizon"]
     assert until(poll, [row]) == [row]
-    assert poll.checkpoint["horizon"]["passed"] == recorded["waits"]
+    # The database's clock is told by each process's own, within the time that a statement takes.
+    assert poll.checkpoint["horizon"]["passed"] == pytest.approx(recorded["waits"], abs=1)
     following = insert(writer, "clock_timestamp()")
     writer.commit()
     assert poll() == [following]

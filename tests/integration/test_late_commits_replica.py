@@ -62,7 +62,7 @@ def following(second_server: URL, mariadb_url: str) -> Iterator[Connection]:
         here.exec_driver_sql(
             f"CHANGE MASTER TO MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, "
             f"MASTER_USER = '{primary.username}', MASTER_PASSWORD = '{primary.password}', "
-            f"MASTER_LOG_FILE = '{file}', MASTER_LOG_POS = {position}"
+            f"MASTER_LOG_FILE = '{file}', MASTER_LOG_POS = {position}, MASTER_CONNECT_RETRY = 1"
         )
         here.exec_driver_sql("START SLAVE")
         try:

@@ -36,7 +36,8 @@ def engine(database_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def new_source(database_url: str, provider: EngineProvider) -> NewSource:
     def new_source(**arguments: Any) -> SqlAlchemySource:
-        defaults: dict[str, Any] = {"cursor_column": "c", "pk_columns": ["id"]}
+        # Whatever runs on MariaDB's server is waited for: patience for what other tests leave behind there.
+        defaults: dict[str, Any] = {"cursor_column": "c", "pk_columns": ["id"], "horizon_wait_seconds": 20}
         if "query" not in arguments:
             defaults["table"] = "t"
         return SqlAlchemySource(url=database_url, engine_provider=provider, **{**defaults, **arguments})
@@ -254,10 +255,15 @@ def test_a_page_costs_one_statement_and_an_idle_look_two_at_most(
         engine,
         "CREATE TABLE t (id integer PRIMARY KEY, c bigint NOT NULL, word varchar(20))",
         "CREATE INDEX by_c ON t (c, id)",
-        f"INSERT INTO t VALUES {', '.join(f'({n}, {n // count}, 0)' for n in range(200))}",
+        f"INSERT INTO t VALUES {', '.join(f'({n}, {n // count}, 0)' for n in range(400))}",
     )
     source = SqlAlchemySource(
-        url=database_url, engine_provider=provider, table="t", cursor_column="c", pk_columns=["id"]
+        url=database_url,
+        engine_provider=provider,
+        table="t",
+        cursor_column="c",
+        pk_columns=["id"],
+        horizon_wait_seconds=20,
     )
     asked: list[str] = []
     own = provider.get_engine(source._config)
@@ -344,7 +350,12 @@ def test_a_trigger_that_counts_hands_out_no_version_twice_and_the_other_one_is_f
         ):
             connection.exec_driver_sql(statement)
     source = SqlAlchemySource(
-        url=sqlite_database, engine_provider=provider, table="t", cursor_column="c", pk_columns=["id"]
+        url=sqlite_database,
+        engine_provider=provider,
+        table="t",
+        cursor_column="c",
+        pk_columns=["id"],
+        horizon_wait_seconds=20,
     )
     assert found_by(source)[0] == grade
     reader = Reader(lambda: source)

@@ -46,9 +46,13 @@ class MariaDb(Server):
         self.port = free_port()
         self.password = secrets.token_hex(12)
         self.first_statements = folder / "init.sql"
-        self.common = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={self.data}"]
+        # A server that starts clears away the temporary tables in its folder, and so those of others who share it.
+        self.temporary = folder / "tmp"
+        place = [f"--datadir={self.data}", f"--tmpdir={self.temporary}"]
+        self.common = ["--no-defaults", f"--user={getpass.getuser()}", *place]
 
     def prepare(self) -> None:
+        self.temporary.mkdir(exist_ok=True)
         self.first_statements.touch(mode=0o600)
         self.first_statements.write_text(
             f"CREATE USER 'azfdb'@'%' IDENTIFIED BY '{self.password}';\n"

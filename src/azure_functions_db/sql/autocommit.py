@@ -51,6 +51,8 @@ _SWITCHES: dict[str, Callable[[Any, bool], None]] = {
 }
 # These live in the process; one of them in memory is gone with its connection.
 _WITHOUT_A_LINE = {"sqlite", "duckdb"}
+# Has read an answer to its end before it decodes the first value: one that cannot be decoded leaves nothing behind.
+_READS_WHOLE = {"psycopg", "psycopg2"}
 _SINGLE = "azfdb_single_statements"
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -168,7 +170,9 @@ def _report(engine: Engine, connection: Connection | PoolProxiedConnection | Non
             connection.invalidate(error)
         raise _wrapped(engine, error, never_connected=connection is None, died=died) from error
     # Anything else that ends a call in the middle leaves an answer on the line that nobody has asked for.
-    in_the_middle = not isinstance(error, DbError | SQLAlchemyError)
+    in_the_middle = not isinstance(error, DbError | SQLAlchemyError) and not (
+        engine.dialect.driver in _READS_WHOLE and isinstance(error, ValueError | ArithmeticError | RecursionError)
+    )
     if connection is not None and in_the_middle and engine.dialect.name not in _WITHOUT_A_LINE:
         connection.invalidate(error)
 

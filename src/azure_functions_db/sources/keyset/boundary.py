@@ -11,6 +11,7 @@ import base64
 import binascii
 import datetime as dt
 import hashlib
+import json
 import struct
 import unicodedata
 from dataclasses import dataclass, field
@@ -178,10 +179,10 @@ def _packed(value: Any) -> bytes:
             return b"d" + str(value).encode()
         case bytes() | bytearray() | memoryview():
             return b"b" + bytes(value)
-        case dict():
-            return b"o" + _joined([part for item in value.items() for part in item])
-        case list() | tuple():
-            return b"l" + _joined(value)
+        case dict() | list() | tuple():
+            # By the encoder, which goes deeper into a document than functions could call themselves.
+            written = json.dumps(value, default=lambda part: _packed(part).hex(), separators=(",", ":"))
+            return b"j" + written.encode(errors="surrogatepass")
         case _:
             return b"x" + _text_of(value)
 

@@ -152,7 +152,7 @@ def _hidden(engine: Engine, table: Table) -> frozenset[str]:
     if engine.dialect.name not in {"mysql", "mariadb"}:
         return frozenset()
     with engine.connect() as connection:
-        name = engine.dialect.identifier_preparer.format_table(table).replace("%", "%%")
+        name = engine.dialect.identifier_preparer.format_table(table)
         columns = connection.exec_driver_sql(f"SHOW COLUMNS FROM {name}").all()
     return frozenset(column.Field for column in columns if "INVISIBLE" in column.Extra.upper())
 
