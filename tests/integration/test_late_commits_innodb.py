@@ -202,7 +202,9 @@ def call_a_trigger(first: Gate, second: Gate, connection: Connection) -> str:
 
 def call_a_procedure(first: Gate, second: Gate, connection: Connection) -> str:
     body = f"DECLARE at datetime(6) DEFAULT now(6); DO {first.wait}; DO {second.wait}"
-    connection.execute(text(f"CREATE PROCEDURE slow() BEGIN {body}; INSERT INTO changes (version, stamp) VALUES (1, at); END"))
+    connection.execute(
+        text(f"CREATE PROCEDURE slow() BEGIN {body}; INSERT INTO changes (version, stamp) VALUES (1, at); END")
+    )
     return "CALL slow()"
 
 
