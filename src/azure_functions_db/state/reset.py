@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.foreign import parsed_json
 from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.state.codec import as_dict, decoded, salvaged
-from azure_functions_db.state.document import Document, broken, is_free, lease_conflict, lost_race
+from azure_functions_db.state.document import (
+    Document,
+    as_dict,
+    broken,
+    decoded,
+    encoded,
+    is_free,
+    lease_conflict,
+    lost_race,
+    salvaged,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -19,8 +28,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from azure_functions_db.core.types import Checkpoint, CursorPart
-    from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
-    from azure_functions_db.state.store import Seen
+    from azure_functions_db.state.backend import Backend, Stored, Version
+    from azure_functions_db.state.store import Poller, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +99,12 @@ class Resets:
 
     def inspect(self, poller_name: str) -> dict[str, Any] | None:
         """Return a poller's document as its JSON has it; None where there is none."""
-        stored = self._backend.read(self._name(poller_name))
+        stored = self._backend.read(self._poller(poller_name).name)
         return None if stored is None else as_dict(decoded(stored.content, poller_name))
 
     def raw_document(self, poller_name: str) -> bytes | None:
         """Return what is stored for a poller, whether it makes sense or not."""
-        stored = self._backend.read(self._name(poller_name))
+        stored = self._backend.read(self._poller(poller_name).name)
         return None if stored is None else stored.content
 
     def _rewrite(
@@ -107,23 +116,25 @@ class Resets:
         must_exist: bool = False,
     ) -> StateChange:
         """Change a document that nobody is working with; whoever held its lease is shut out."""
-        stored = self._backend.read(self._name(poller_name))
+        poller = self._poller(poller_name)
+        stored = self._backend.read(poller.name)
         if stored is None and must_exist:
             raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
         now = self._clock()
         before = _readable(stored, poller_name, salvaged_at=now if force else None)
         if not force and not is_free(before, now):
             raise lease_conflict(before)
-        after = replace(change(before), lease=broken(before, now).lease)
-        won, _ = self._swap(after, stored.version if stored else None)
+        changed = replace(change(before), lease=broken(before, now).lease)
+        after = decoded(encoded(changed), poller_name)  # what an operator brings is written only if it can be read
+        won, _ = self._swap(poller, after, stored.version if stored else None)
         if not won:
             raise lost_race(poller_name)
-        return StateChange(_shown(stored, poller_name), as_dict(after))
+        return StateChange(_shown(stored, poller_name), as_dict(changed))
 
-    def _name(self, poller_name: str) -> DocumentName:
+    def _poller(self, poller_name: str) -> Poller:
         raise NotImplementedError
 
-    def _swap(self, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
+    def _swap(self, poller: Poller, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
         raise NotImplementedError
 
 

@@ -12,16 +12,18 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import Glance
 from azure_functions_db.state.backend import DocumentName, Stored, document_name, is_encoded, poller_of
-from azure_functions_db.state.codec import decoded, encoded
 from azure_functions_db.state.document import (
     Document,
     acquired,
     committed,
+    decoded,
+    encoded,
     identified,
     is_abandoned,
     is_free,
@@ -61,6 +63,7 @@ class Seen:
 class Poller:
     """What a store remembers of one poller; the lock makes a heartbeat and a commit take turns."""
 
+    poller_name: str
     name: DocumentName
     lock: threading.Lock = field(default_factory=threading.Lock)
     lease_id: str | None = None
@@ -68,11 +71,20 @@ class Poller:
     """The document of the held lease, so that no read precedes a write; None while it is uncertain."""
     has_position: bool = False
     """Whether a checkpoint was ever seen: its document may not just vanish."""
+    last: tuple[bytes, Document] | None = None
+    """What was last read or written, and the document that it says: most often the next one is the same."""
 
-    def keep(self, lease_id: str, seen: Seen) -> str:
-        """Remember a lease that is held, and the document that says so; return its id."""
-        self.lease_id, self.seen = lease_id, seen
-        return lease_id
+    def read(self, stored: Stored, written: Document | None = None) -> Seen:
+        """Return the document that is stored; ``written`` is the one that was encoded as just this."""
+        content, document = (stored.content, written) if written else self.last or (None, None)
+        if document is None or content != stored.content:
+            document = decoded(stored.content, self.poller_name)
+        self.last = (stored.content, document)
+        self.has_position |= bool(document.checkpoint)
+        if stored.version is None:
+            # Versions before 1.0 computed fingerprints in another way: theirs says nothing here.
+            document = replace(document, source_fingerprint=None)
+        return Seen(document, stored.version)
 
     def drop(self, lease_id: str) -> None:
         """Forget this lease; another one stays."""
@@ -157,8 +169,8 @@ class DocumentStateStore(Resets):
         `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
         """
         poller = self._poller(poller_name)
-        found = self._read(poller_name)
-        document = identified(found.document, source_fingerprint or self._source_fingerprint)
+        seen = self._read(poller)
+        document = identified(seen.document, source_fingerprint or self._source_fingerprint)
         with poller.lock:
             ghost = self._is_ghost(poller, document)
             free = ghost or is_free(document, self._clock())
@@ -166,7 +178,7 @@ class DocumentStateStore(Resets):
             poller_name,
             copy.deepcopy(document.checkpoint),
             lease=None if free else document.lease,
-            version=Seen(document, found.version),
+            version=Seen(document, seen.version),
             abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
         )
 
@@ -178,11 +190,12 @@ class DocumentStateStore(Resets):
         poller = self._poller(glance.poller_name)
         with poller.lock:
             ghost = self._is_ghost(poller, looked.document)
-            taken = acquired(looked.document, self.owner_id, self._clock(), ttl_seconds, take_over=ghost)
-            won, seen = self._swap(taken, looked.version)
-            if not won or seen is None:
+            taken = acquired(looked.document, self._owner_id, self._clock(), ttl_seconds, take_over=ghost)
+            won, seen = self._swap(poller, taken, looked.version)
+            if not won or taken.lease is None:
                 raise lost_race(glance.poller_name)
-            return poller.keep(_lease_id(seen), seen)
+            poller.lease_id, poller.seen = lease_id_of(taken.lease), seen
+            return poller.lease_id
 
     def poller_names(self) -> list[str]:
         """Return the pollers of this app that have a state."""
@@ -198,7 +211,7 @@ class DocumentStateStore(Resets):
         with poller.lock:
             try:
                 remembered = poller.seen if poller.lease_id == lease_id else None
-                seen = self._advanced(remembered or self._current(poller_name), transition)
+                seen = self._advanced(poller, remembered or self._current(poller), transition)
             except LostLeaseError:
                 poller.drop(lease_id)
                 raise
@@ -209,35 +222,32 @@ class DocumentStateStore(Resets):
             if ends:
                 poller.drop(lease_id)
             else:
-                poller.keep(lease_id, seen)
+                poller.lease_id, poller.seen = lease_id, seen
 
-    def _advanced(self, seen: Seen, transition: Callable[[Document], Document]) -> Seen:
+    def _advanced(self, poller: Poller, seen: Seen, transition: Callable[[Document], Document]) -> Seen:
         """Apply the transition; where the document differs from the one remembered, to that one.
 
         Only its holder writes a document that names the holder's lease. One that differs and still
         names it is thus a write of our own whose answer was lost; any other ends in `LostLeaseError`.
         """
-        poller_name = seen.document.poller_name
         for _ in range(_TRIES):
-            won, stored = self._swap(transition(seen.document), seen.version)
+            won, stored = self._swap(poller, transition(seen.document), seen.version)
             if stored is None:
-                raise lost_lease(poller_name, "its document has vanished")
+                raise lost_lease(poller.poller_name, "its document has vanished")
             if won:
                 return stored
             seen = stored
-        raise StateStoreError(f"The state of poller {poller_name!r} keeps changing", poller_name=poller_name)
+        name = poller.poller_name
+        raise StateStoreError(f"The state of poller {name!r} keeps changing", poller_name=name)
 
-    def _swap(self, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
+    def _swap(self, poller: Poller, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
         """Try a conditional write; tell whether it took effect, and what is stored now."""
-        poller, content = self._poller(document.poller_name), encoded(document)
-        readable = decoded(content, document.poller_name)  # nothing is written that could not be read again
+        content = encoded(document)
         stored = self._stored_after(poller.name, content, version)
         if stored is None:
             return False, None
-        poller.has_position |= bool(document.checkpoint)
-        if stored.content != content:
-            return False, _seen(stored, document.poller_name)
-        return True, Seen(readable, stored.version)
+        won = stored.content == content
+        return won, poller.read(stored, written=document if won else None)
 
     def _stored_after(self, name: DocumentName, content: bytes, version: Version | None) -> Stored | None:
         """Write if nobody else has, and return what is stored then.
@@ -264,42 +274,40 @@ class DocumentStateStore(Resets):
         except StateStoreError:
             raise failure from failure.__cause__
 
-    def _read(self, poller_name: str) -> Seen:
+    def _read(self, poller: Poller) -> Seen:
         """Return the poller's document, a fresh one where it has none yet."""
-        poller = self._poller(poller_name)
         stored = self._backend.read(poller.name)
         if stored is not None:
-            seen = _seen(stored, poller_name)
-            poller.has_position |= bool(seen.document.checkpoint)
-            return seen
+            return poller.read(stored)
+        name = poller.poller_name
         if poller.has_position:
             raise StateStoreError(
-                f"The state document of poller {poller_name!r} has vanished. Restore it, or say where to start with "
-                f"`azfdb reset {poller_name}`; it will not silently start from the beginning.",
-                poller_name=poller_name,
+                f"The state document of poller {name!r} has vanished. Restore it, or say where to start with "
+                f"`azfdb reset {name}`; it will not silently start from the beginning.",
+                poller_name=name,
             )
-        return Seen(Document(poller_name), None)
+        return Seen(Document(name), None)
 
-    def _current(self, poller_name: str) -> Seen:
+    def _current(self, poller: Poller) -> Seen:
         """Return the document that must be there because a lease on it is in use."""
-        stored = self._backend.read(self._name(poller_name))
+        stored = self._backend.read(poller.name)
         if stored is None or stored.version is None:
-            raise lost_lease(poller_name, "its document has vanished")
-        return _seen(stored, poller_name)
+            raise lost_lease(poller.poller_name, "its document has vanished")
+        return poller.read(stored)
 
     def _is_ghost(self, poller: Poller, document: Document) -> bool:
         """Tell whether the lease is this store's own but unknown to it: the answer to its writing got lost."""
         lease = document.lease
-        return lease is not None and lease.owner_id == self.owner_id and lease_id_of(lease) != poller.lease_id
-
-    def _name(self, poller_name: str) -> DocumentName:
-        return self._poller(poller_name).name
+        if lease is None or lease.owner_id != self._owner_id:
+            return False
+        return poller.lease_id is None or lease_id_of(lease) != poller.lease_id
 
     def _poller(self, poller_name: str) -> Poller:
         poller = self._pollers.get(poller_name)
         if poller is None:
             with self._lock:
-                poller = self._pollers.setdefault(poller_name, Poller(document_name(self._app_name, poller_name)))
+                made = Poller(poller_name, document_name(self._app_name, poller_name))
+                poller = self._pollers.setdefault(poller_name, made)
         return poller
 
     def _doubt_all(self) -> None:
@@ -310,23 +318,11 @@ class DocumentStateStore(Resets):
             poller.seen = None
 
     def _begin_life(self) -> None:
-        self._owner_id = f"{socket.gethostname()}/{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        # Quoted: an owner whose name could not be shown would make a document that nobody can read.
+        host = quote(socket.gethostname(), errors="replace")
+        self._owner_id = f"{host}/{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._pollers: dict[str, Poller] = {}
         self._lock = threading.Lock()
-
-
-def _seen(stored: Stored, poller_name: str) -> Seen:
-    document = decoded(stored.content, poller_name)
-    if stored.version is None:
-        # Versions before 1.0 computed fingerprints in another way: theirs says nothing here.
-        document = replace(document, source_fingerprint=None)
-    return Seen(document, stored.version)
-
-
-def _lease_id(seen: Seen) -> str:
-    if seen.document.lease is None:
-        raise AssertionError("a taken document names its lease")
-    return lease_id_of(seen.document.lease)
 
 
 # A forked child is somebody else: it holds none of its parent's leases and may not retake them.
