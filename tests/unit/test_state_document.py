@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,17 +204,26 @@ def test_the_last_token_that_can_be_read_is_not_counted_on() -> None:
         acquired(last, "a", NOW + dt.timedelta(days=1), 60)
 
 
-@pytest.mark.parametrize("depth", range(40, 60))
-def test_a_checkpoint_is_committed_if_its_document_can_be_read_again(depth: int) -> None:
-    nested: Any = 0
+def nested(depth: int) -> Any:
+    value: Any = 0
     for _ in range(depth):
-        nested = [nested]
+        value = [value]
+    return value
+
+
+# Of 50 levels, the document and the checkpoint are two.
+@pytest.mark.parametrize("depth", [1, 40, 47])
+def test_a_committed_checkpoint_can_be_read_again(depth: int) -> None:
     taken = acquired(Document("orders"), "a", NOW, 60)
-    readable = depth < 48  # of 50 levels, the document and the checkpoint are two
-    try:
-        moved = committed(taken, "a:1", NOW, {"cursor": nested})
-    except StateStoreError as refused:
-        assert (readable, "nested too deeply" in str(refused)) == (False, True)
-    else:
-        assert readable
-        assert decoded(encoded(moved), "orders") == moved
+    moved = committed(taken, "a:1", NOW, {"cursor": nested(depth)})
+    assert decoded(encoded(moved), "orders") == moved
+
+
+@pytest.mark.parametrize("depth", [48, 60, 10_000])
+def test_a_checkpoint_that_is_nested_too_deeply_is_not_committed(depth: int) -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    with pytest.raises(StateStoreError):
+        committed(taken, "a:1", NOW, {"cursor": nested(depth)})
+    if depth < 100:
+        with pytest.raises(StateStoreError, match="nested too deeply"):
+            decoded(encoded(replace(taken, checkpoint={"cursor": nested(depth)})), "orders")

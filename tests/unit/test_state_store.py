@@ -16,7 +16,7 @@ from azure_functions_db import (
     StateStoreError,
 )
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
-from azure_functions_db.state.names import document_name
+from azure_functions_db.state.backend import document_name
 from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 
@@ -312,3 +312,26 @@ def test_a_reset_changes_no_document_that_changed_meanwhile() -> None:
     with pytest.raises(LeaseConflictError):
         store.reset_to_beginning(POLLER)
     assert quick.load_checkpoint(POLLER) == SECOND
+
+
+def test_a_dry_run_shows_what_an_act_would_do_and_does_not_do_it() -> None:
+    store = MemoryStateStore()
+    lease_id = store.acquire_lease(POLLER, 60)
+    store.commit_checkpoint(POLLER, FIRST, lease_id)
+    with pytest.raises(LeaseConflictError):
+        store.dry_run().reset_to_beginning(POLLER)
+    change = store.dry_run().reset_to_beginning(POLLER, force=True)
+    assert change.before is not None
+    assert (change.before["checkpoint"], change.after["checkpoint"]) == (FIRST, {})
+    assert store.dry_run().poller_names() == [POLLER]
+    store.commit_and_release(POLLER, SECOND, lease_id)
+
+
+def test_what_an_operator_does_with_a_change_stays_with_the_operator() -> None:
+    store = MemoryStateStore()
+    store.reset_to_cursor(POLLER, 1, {}).after["checkpoint"]["cursor"]["value"] = 2
+    assert store.load_checkpoint(POLLER)["cursor"]["value"] == 1
+
+
+def test_memory_has_no_clock_of_its_own() -> None:
+    assert MemoryStateStore().storage_time() is None

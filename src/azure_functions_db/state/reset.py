@@ -24,11 +24,11 @@ from azure_functions_db.state.document import (
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
     from azure_functions_db.core.types import Checkpoint, CursorPart
-    from azure_functions_db.state.backend import Backend, Stored, Version
+    from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
     from azure_functions_db.state.store import Poller, Seen
 
 
@@ -136,6 +136,29 @@ class Resets:
 
     def _swap(self, poller: Poller, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
         raise NotImplementedError
+
+
+class DryRunBackend:
+    """Reads what is there; what is written goes nowhere."""
+
+    def __init__(self, real: Backend) -> None:
+        self._real = real
+
+    def read(self, name: DocumentName) -> Stored | None:
+        """Return the document that is really there."""
+        return self._real.read(name)
+
+    def create(self, name: DocumentName, content: bytes) -> Version | None:  # noqa: ARG002 - see the class
+        """Pretend to write."""
+        return "dry run"
+
+    def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:  # noqa: ARG002 - see the class
+        """Pretend to write."""
+        return "dry run"
+
+    def pollers(self, app: str) -> Iterable[str]:
+        """Return the pollers that are really there."""
+        return self._real.pollers(app)
 
 
 def _readable(stored: Stored | None, poller_name: str, *, salvaged_at: dt.datetime | None) -> Document:

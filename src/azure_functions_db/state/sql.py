@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.clocks import database_now
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
 from azure_functions_db.sql.engine import default_provider
@@ -103,6 +104,11 @@ class SqlBackend:
             return self._unless_there_is_no_table(
                 lambda: self._run(lambda connection: list(connection.scalars(wanted))), []
             )
+
+    def now(self) -> dt.datetime | None:
+        """Return the database's own time; None where its dialect is not known well enough."""
+        with self._failures(None), self.engine.connect() as connection:
+            return database_now(connection)
 
     def _read(self, name: DocumentName) -> Stored | None:
         from sqlalchemy import select

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import Glance
-from azure_functions_db.state.backend import DocumentName, Stored, document_name, is_encoded, poller_of
+from azure_functions_db.state.backend import DocumentName, Stored, TimedBackend, document_name, is_encoded, poller_of
 from azure_functions_db.state.document import (
     Document,
     acquired,
@@ -34,7 +34,7 @@ from azure_functions_db.state.document import (
     released,
     renewed,
 )
-from azure_functions_db.state.reset import Resets
+from azure_functions_db.state.reset import DryRunBackend, Resets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,6 +202,14 @@ class DocumentStateStore(Resets):
         return sorted(
             poller_of(name) for name in self._backend.pollers(encoded_app(self._app_name)) if is_encoded(name)
         )
+
+    def storage_time(self) -> dt.datetime | None:
+        """Return the clock of the service that keeps the state; None where that is this machine's own."""
+        return self._backend.now() if isinstance(self._backend, TimedBackend) else None
+
+    def dry_run(self) -> DocumentStateStore:
+        """Return a store on the same state whose acts are refused and shown as this one's, without effect."""
+        return DocumentStateStore(DryRunBackend(self._backend), app_name=self._app_name, clock=self._clock)
 
     def _advance(
         self, poller_name: str, lease_id: str, transition: Callable[[Document], Document], *, ends: bool = False
