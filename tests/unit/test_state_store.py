@@ -102,10 +102,10 @@ class TestSilence:
     def test_an_unanswered_acquire_leaves_no_ghost(self) -> None:
         store = FaultyStateStore()
         store.faults.plan("create", Fault.LOST_REPLY)
-        glance = store.look(POLLER)
+        state = store.look(POLLER)
         store.faults.plan("read", Fault.UNREACHABLE)
         with pytest.raises(StateStoreError, match="did not answer"):
-            store.take_lease(glance, 60)
+            store.take_lease(state, 60)
         with pytest.raises(LeaseConflictError):
             FaultyStateStore(shared_with=store).acquire_lease(POLLER, 60)
         assert store.acquire_lease(POLLER, 60).endswith(":2")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
-from azure_functions_db.core.types import Glance
+from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import DocumentName, Stored, TimedBackend, document_name, is_encoded, poller_of
 from azure_functions_db.state.document import (
     Document,
@@ -163,7 +163,7 @@ class DocumentStateStore(Resets):
 
         self._advance(poller_name, lease_id, last_step, ends=True)
 
-    def look(self, poller_name: str, source_fingerprint: str | None = None) -> Glance:
+    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
         """Read the state without taking anything.
 
         `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
@@ -174,7 +174,7 @@ class DocumentStateStore(Resets):
         with poller.lock:
             ghost = self._is_ghost(poller, document)
             free = ghost or is_free(document, self._clock())
-        return Glance(
+        return PollerState(
             poller_name,
             copy.deepcopy(document.checkpoint),
             lease=None if free else document.lease,
@@ -182,18 +182,18 @@ class DocumentStateStore(Resets):
             abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
         )
 
-    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
-        """Take the lease if the state is still the one glanced at; else `LeaseConflictError`."""
-        looked = glance.version
+    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
+        """Take the lease if the state is still the one looked at; else `LeaseConflictError`."""
+        looked = state.version
         if not isinstance(looked, Seen):
             raise ConfigurationError("take_lease needs what look() of this store returned")
-        poller = self._poller(glance.poller_name)
+        poller = self._poller(state.poller_name)
         with poller.lock:
             ghost = self._is_ghost(poller, looked.document)
             taken = acquired(looked.document, self._owner_id, self._clock(), ttl_seconds, take_over=ghost)
             won, seen = self._swap(poller, taken, looked.version)
             if not won or taken.lease is None:
-                raise lost_race(glance.poller_name)
+                raise lost_race(state.poller_name)
             poller.lease_id, poller.seen = lease_id_of(taken.lease), seen
             return poller.lease_id
 
