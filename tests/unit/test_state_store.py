@@ -16,6 +16,7 @@ from azure_functions_db import (
     StateStoreError,
 )
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
+from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import document_name
 from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
@@ -335,3 +336,54 @@ def test_what_an_operator_does_with_a_change_stays_with_the_operator() -> None:
 
 def test_memory_has_no_clock_of_its_own() -> None:
     assert MemoryStateStore().storage_time() is None
+
+
+class TestAHeldLease:
+    def test_commits_renews_and_is_given_back_without_its_id(self) -> None:
+        store = FaultyStateStore()
+        lease = store.take(store.look(POLLER), 60)
+        calls_of(store)
+        lease.commit(FIRST)
+        lease.renew(60)
+        assert lease.checkpoint() == FIRST
+        with lease.transaction():
+            lease.commit(SECOND, release=True)
+        assert calls_of(store) == {"replace": 3}
+        assert store.look(POLLER).lease is None
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_is_the_one_that_its_id_names(self) -> None:
+        store = FaultyStateStore()
+        lease = store.take(store.look(POLLER), 60)
+        store.commit_checkpoint(POLLER, FIRST, lease.lease_id)
+        assert lease.checkpoint() == FIRST
+        store.release_lease(POLLER, lease.lease_id)
+        with pytest.raises(LostLeaseError):
+            lease.commit(SECOND)
+        assert store.load_checkpoint(POLLER) == FIRST
+
+    def test_does_nothing_to_the_next_one(self) -> None:
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        late = store.take(store.look(POLLER), 60)
+        clock.advance(120)
+        lease = store.take(store.look(POLLER), 60)
+        with pytest.raises(LostLeaseError):
+            late.commit(FIRST)
+        with pytest.raises(LostLeaseError):
+            late.renew(60)
+        late.release()
+        lease.commit(SECOND, release=True)
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_that_was_lost_by_the_clock_vouches_for_no_checkpoint(self) -> None:
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        lease = store.take(store.look(POLLER), 60)
+        lease.commit(FIRST)
+        clock.advance(56)
+        assert lease.checkpoint() is None
+
+    def test_is_taken_from_what_was_looked_at_only(self) -> None:
+        with pytest.raises(ConfigurationError, match="look"):
+            MemoryStateStore().take(PollerState(POLLER, {}, None, version="mine"), 60)

@@ -76,14 +76,12 @@ def is_abandoned(document: Document) -> bool:
 
 
 def is_held(document: Document, lease_id: str, now: dt.datetime) -> bool:
-    """Tell whether the lease still counts as the one of this id.
-
-    A holder stops a margin before the expiry and a taker waits a margin after it.
-    """
-    lease = document.lease
-    if lease is None or lease_id_of(lease) != lease_id or is_released(lease):
+    """Tell whether the lease still counts as the one of this id."""
+    try:
+        _held_lease(document, lease_id, now)
+    except LostLeaseError:
         return False
-    return now < lease.expires_at - margin_of(lease)
+    return True
 
 
 def acquired(
@@ -182,9 +180,13 @@ def lost_lease(poller_name: str, why: str = "it expired or passed to somebody el
 
 
 def _held_lease(document: Document, lease_id: str, now: dt.datetime) -> LeaseView:
-    if document.lease is None or not is_held(document, lease_id, now):
+    """Return the lease while it is the one of this id: a holder stops a margin before the expiry, a taker waits one."""
+    lease = document.lease
+    if lease is None or lease_id_of(lease) != lease_id or is_released(lease):
         raise lost_lease(document.poller_name)
-    return document.lease
+    if now >= lease.expires_at - margin_of(lease):
+        raise lost_lease(document.poller_name)
+    return lease
 
 
 def _span(ttl_seconds: float) -> dt.timedelta:
@@ -325,12 +327,7 @@ def _checkpoint(written: dict[str, Any]) -> Checkpoint:
         raise ValueError("has a checkpoint that is no object")  # noqa: TRY004 - see above
     if checkpoint.get("last_successful_batch_id") is not None and set(checkpoint) <= _BOOKKEEPING:
         raise ValueError("has a checkpoint that names its last batch but no position")
-    _check_bookkeeping(checkpoint)
-    return checkpoint
-
-
-def _check_bookkeeping(checkpoint: Checkpoint) -> None:
-    """Refuse what the library itself would not have written beside a position, and would stumble over."""
+    # What the library itself would not have written beside a position, and would stumble over:
     metadata = checkpoint.get("metadata")
     if not isinstance(metadata, dict | None):
         raise ValueError("has a checkpoint whose metadata is no object")  # noqa: TRY004 - see above
@@ -339,6 +336,7 @@ def _check_bookkeeping(checkpoint: Checkpoint) -> None:
     for name, is_right in (("failed_attempts", is_count), ("rows_per_second", is_rate)):
         if metadata and name in metadata and not is_right(metadata[name]):
             raise ValueError(f"has a checkpoint whose {name} is no number that could be")
+    return checkpoint
 
 
 def _fingerprint(written: dict[str, Any]) -> str | None:

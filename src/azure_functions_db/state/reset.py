@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import Checkpoint, CursorPart
     from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
-    from azure_functions_db.state.store import Poller, Seen
+    from azure_functions_db.state.store import StoredDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ class Resets:
 
     def inspect(self, poller_name: str) -> dict[str, Any] | None:
         """Return a poller's document as its JSON has it; None where there is none."""
-        stored = self._backend.read(self._poller(poller_name).name)
+        stored = self._backend.read(self._stored(poller_name).name)
         return None if stored is None else as_dict(decoded(stored.content, poller_name))
 
     def raw_document(self, poller_name: str) -> bytes | None:
         """Return what is stored for a poller, whether it makes sense or not."""
-        stored = self._backend.read(self._poller(poller_name).name)
+        stored = self._backend.read(self._stored(poller_name).name)
         return None if stored is None else stored.content
 
     def _rewrite(
@@ -116,8 +116,8 @@ class Resets:
         must_exist: bool = False,
     ) -> StateChange:
         """Change a document that nobody is working with; whoever held its lease is shut out."""
-        poller = self._poller(poller_name)
-        stored = self._backend.read(poller.name)
+        place = self._stored(poller_name)
+        stored = self._backend.read(place.name)
         if stored is None and must_exist:
             raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
         now = self._clock()
@@ -126,15 +126,12 @@ class Resets:
             raise lease_conflict(before)
         changed = replace(change(before), lease=broken(before, now).lease)
         after = decoded(encoded(changed), poller_name)  # what an operator brings is written only if it can be read
-        won, _ = self._swap(poller, after, stored.version if stored else None)
+        won, _ = place.swap(after, stored.version if stored else None)
         if not won:
             raise lost_race(poller_name)
         return StateChange(_shown(stored, poller_name), as_dict(changed))
 
-    def _poller(self, poller_name: str) -> Poller:
-        raise NotImplementedError
-
-    def _swap(self, poller: Poller, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
+    def _stored(self, poller_name: str) -> StoredDocument:
         raise NotImplementedError
 
 
