@@ -52,10 +52,12 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.sql import SqlQuarantine
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
     from azure_functions_db.sql.engine import EngineProvider
+    from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
     from azure_functions_db.state.file import FileStateStore
     from azure_functions_db.state.memory import MemoryStateStore
     from azure_functions_db.state.sql import SqlStateStore
+    from azure_functions_db.state.store import DocumentStateStore
     from azure_functions_db.state.table import TableStateStore
     from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.events import RowChange
@@ -97,10 +99,12 @@ _HOMES = {
     ],
     "core.ports": ["MetricsCollector"],
     "core.types": ["CursorPart", "CursorValue"],
+    "state.backend": ["Backend", "DocumentName", "Stored"],
     "state.blob": ["BlobCheckpointStore"],
     "state.file": ["FileStateStore"],
     "state.memory": ["MemoryStateStore"],
     "state.sql": ["SqlStateStore"],
+    "state.store": ["DocumentStateStore"],
     "state.table": ["TableStateStore"],
     "decorator.bindings": ["DbBindings"],
     "decorator.metadata": ["get_db_metadata"],
@@ -124,6 +128,7 @@ __all__ = [
     "AsyncDbReader",
     "AsyncDbSession",
     "AsyncDbWriter",
+    "Backend",
     "BlobCheckpointStore",
     "BlobQuarantine",
     "CommitError",
@@ -140,6 +145,8 @@ __all__ = [
     "DbSession",
     "DbWriter",
     "DeliveredLedger",
+    "DocumentName",
+    "DocumentStateStore",
     "EngineProvider",
     "FetchError",
     "FileQuarantine",
@@ -170,6 +177,7 @@ __all__ = [
     "SqlQuarantine",
     "SqlStateStore",
     "StateStoreError",
+    "Stored",
     "TableStateStore",
     "WriteError",
     "__version__",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from azure_functions_db import PollContext, RowChange
-    from azure_functions_db.core.types import Checkpoint, Glance, QuarantinedRow
+    from azure_functions_db.core.types import Checkpoint, PollerState, QuarantinedRow
 
 SLICE = 0.02
 POISON_EVERY = 150
@@ -71,10 +71,10 @@ class Recorded(DocumentStateStore):
     record: Record
     gates: Gates
 
-    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
+    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
         self.gates.wait("take", self.record)
-        lease_id = super().take_lease(glance, ttl_seconds)
-        self._note("took", lease_id, glance.checkpoint)
+        lease_id = super().take_lease(state, ttl_seconds)
+        self._note("took", lease_id, state.checkpoint)
         return lease_id
 
     def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.data.tables import TableClient
+from azure.storage.blob import ContainerClient
 
 from azure_functions_db import (
+    BlobCheckpointStore,
     FileQuarantine,
     FileStateStore,
     ProcessedLedger,
@@ -19,6 +23,7 @@ from azure_functions_db import (
     SqlAlchemySource,
     SqlQuarantine,
     SqlStateStore,
+    TableStateStore,
 )
 from azure_functions_db.sql.engine import default_provider
 from azure_functions_db.trigger.poll import PollTrigger
@@ -83,3 +88,37 @@ def test_the_processed_ledger_knows_its_events(poller: PollTrigger, store: Any) 
     store.reset_to_beginning(poller.name)
     with ProcessedLedger(url=URL, scope="shop").once(delivered(poller)) as new:
         assert [event.pk["id"] for event in new] == [5, 6, 7]
+
+
+class TestInAzureStorage:
+    """The same document as a blob and as an entity, where the earlier state of the library put them."""
+
+    @pytest.fixture
+    def document(self) -> bytes:
+        return Path("state/shop/in-files.json").read_bytes()
+
+    @pytest.fixture
+    def expected(self, document: bytes) -> Any:
+        return json.loads(document)["checkpoint"]
+
+    def test_a_blob_is_read_and_gone_on_with(self, azurite: str, document: bytes, expected: Any) -> None:
+        with ContainerClient.from_connection_string(azurite, f"written{secrets.token_hex(8)}") as container:
+            container.create_container()
+            container.upload_blob("state/shop/in-files.json", document)
+            goes_on_with(BlobCheckpointStore(container_client=container, app_name="shop"), expected)
+
+    def test_an_entity_is_read_and_gone_on_with(self, azurite: str, document: bytes, expected: Any) -> None:
+        key = {"PartitionKey": "shop", "RowKey": "in-files"}
+        with TableClient.from_connection_string(azurite, f"written{secrets.token_hex(8)}") as table:
+            table.create_table()
+            table.create_entity({**key, "document0": document.decode()})
+            goes_on_with(TableStateStore(table_client=table, app_name="shop"), expected)
+
+
+def goes_on_with(store: Any, expected: Any) -> None:
+    before = store.inspect("in-files")["lease"]["fencing_token"]
+    state = store.look("in-files")
+    assert (state.checkpoint, state.lease) == (expected, None)
+    lease_id = store.take_lease(state, 60)
+    assert lease_id == f"{store.owner_id}:{before + 1}"
+    store.commit_and_release("in-files", expected, lease_id)

@@ -23,7 +23,7 @@ from azure_functions_db import (
     SqlStateStore,
     TableStateStore,
 )
-from azure_functions_db.state.names import DocumentName
+from azure_functions_db.state.backend import DocumentName
 from azure_functions_db.testing.stores import Delete, NewStore, StateStoreContract
 
 

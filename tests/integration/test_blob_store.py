@@ -99,9 +99,9 @@ class TestRequests:
     def test_a_tick_that_looks_first_costs_one_request_or_three(self, store: BlobCheckpointStore, wire: Wire) -> None:
         store.release_lease(POLLER, store.acquire_lease(POLLER, 60))
         wire.counted()
-        glance = store.look(POLLER)
+        state = store.look(POLLER)
         assert wire.counted() == 1
-        store.commit_and_release(POLLER, FIRST, store.take_lease(glance, 60))
+        store.commit_and_release(POLLER, FIRST, store.take_lease(state, 60))
         assert wire.counted() == 2
 
     def test_a_new_poller_costs_one_more_look_for_an_older_document(
@@ -168,9 +168,9 @@ class TestAnOlderDocument:
     def test_is_carried_over_without_replay(self, store: BlobCheckpointStore, container: ContainerClient) -> None:
         put(container, "state/orders.json", self.OLD)
         assert store.load_checkpoint(POLLER) == self.OLD["checkpoint"]
-        glance = store.look(POLLER, "sha256:ours")
-        assert glance.checkpoint == self.OLD["checkpoint"]
-        lease_id = store.take_lease(glance, 60)
+        state = store.look(POLLER, "sha256:ours")
+        assert state.checkpoint == self.OLD["checkpoint"]
+        lease_id = store.take_lease(state, 60)
         assert lease_id.endswith(":8")
         store.commit_and_release(POLLER, SECOND, lease_id)
         assert sorted(container.list_blob_names()) == ["state/orders.json", "state/shop/orders.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
 
 import pytest
@@ -61,3 +62,13 @@ def test_a_damaged_connection_string_is_not_repeated(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigurationError) as refused:
         TableStateStore(connection="STATE").load_checkpoint(POLLER)
     assert "hush" not in repr(refused.value) + repr(refused.value.__context__)
+
+
+def test_the_services_own_time_is_told_with_and_without_a_table(store: TableStateStore) -> None:
+    before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=60)
+    for _ in range(2):
+        told = store.storage_time()
+        assert told is not None
+        assert told > before
+        store.poller_names()
+        store.release_lease(POLLER, store.acquire_lease(POLLER, 60))

@@ -16,7 +16,7 @@ import pytest
 
 from azure_functions_db import FileQuarantine, FileStateStore, LeaseConflictError, StateStoreError
 from azure_functions_db.core.types import QuarantinedRow
-from azure_functions_db.state import locking
+from azure_functions_db.state import file
 
 POLLER = "orders"
 WRITER = """
@@ -34,7 +34,7 @@ while True:
 LOCKER = """
 import sys
 from pathlib import Path
-from azure_functions_db.state.locking import locked
+from azure_functions_db.state.file import locked
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
@@ -190,7 +190,7 @@ def locker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_lock_that_somebody_keeps_is_an_error_that_names_file_and_holder(
     tmp_path: Path, locker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(file, "PATIENCE_SECONDS", 0.1)
     store = FileStateStore(tmp_path, app_name="app")
     with pytest.raises(StateStoreError, match=rf"held .* by process {locker.pid} \(.*orders\.lock\)") as refused:
         store.acquire_lease(POLLER, 60)
@@ -204,13 +204,13 @@ def test_a_lock_that_somebody_keeps_is_an_error_that_names_file_and_holder(
 def test_a_process_that_was_stopped_with_the_lock_in_hand_ends_the_waiting_when_it_goes_on(
     tmp_path: Path, locker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(file, "PATIENCE_SECONDS", 0.1)
     store = FileStateStore(tmp_path, app_name="app")
     locker.send_signal(signal.SIGSTOP)
     with pytest.raises(StateStoreError):
         store.acquire_lease(POLLER, 60)
     locker.send_signal(signal.SIGCONT)
-    monkeypatch.setattr(locking, "PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr(file, "PATIENCE_SECONDS", 30.0)
     assert locker.stdin is not None
     locker.stdin.close()  # which is what it waits for
     store.acquire_lease(POLLER, 60)

@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import entry
-from azure_functions_db.state.codec import decoded, encoded, salvaged
 from azure_functions_db.state.document import (
     Document,
     acquired,
     broken,
+    decoded,
+    encoded,
     is_abandoned,
     is_free,
     is_held,
     lease_conflict,
     lease_id_of,
     released,
+    salvaged,
 )
 from azure_functions_db.trigger.batch import failed_attempts, rows_per_second
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError, StateStoreError
-from azure_functions_db.state.codec import as_dict, decoded, encoded
-from azure_functions_db.state.document import Document, acquired, broken, committed, is_free, released, renewed
+from azure_functions_db.state.document import (
+    Document,
+    acquired,
+    as_dict,
+    broken,
+    committed,
+    decoded,
+    encoded,
+    is_free,
+    released,
+    renewed,
+)
 
 NOW = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, tzinfo=dt.UTC)
 POSITION = {"cursor": {"kind": "integer+pk", "value": 1, "tiebreaker": {"id": 2}}}
@@ -180,3 +191,39 @@ def test_the_conflict_names_the_holder() -> None:
 def test_a_lease_needs_a_time_to_live(ttl: float) -> None:
     with pytest.raises(ConfigurationError):
         acquired(Document("orders"), "a", NOW, ttl)
+
+
+def test_a_ttl_beyond_the_calendar_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="centuries"):
+        acquired(Document("orders"), "a", NOW, 10**11)
+
+
+def test_the_last_token_that_can_be_read_is_not_counted_on() -> None:
+    last = decoded(written(lease=lease(fencing_token=2**63 - 1)), "orders")
+    with pytest.raises(StateStoreError, match="nothing can follow"):
+        acquired(last, "a", NOW + dt.timedelta(days=1), 60)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+# Of 50 levels, the document and the checkpoint are two.
+@pytest.mark.parametrize("depth", [1, 40, 47])
+def test_a_committed_checkpoint_can_be_read_again(depth: int) -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    moved = committed(taken, "a:1", NOW, {"cursor": nested(depth)})
+    assert decoded(encoded(moved), "orders") == moved
+
+
+@pytest.mark.parametrize("depth", [48, 60, 10_000])
+def test_a_checkpoint_that_is_nested_too_deeply_is_not_committed(depth: int) -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    with pytest.raises(StateStoreError):
+        committed(taken, "a:1", NOW, {"cursor": nested(depth)})
+    if depth < 100:
+        with pytest.raises(StateStoreError, match="nested too deeply"):
+            decoded(encoded(replace(taken, checkpoint={"cursor": nested(depth)})), "orders")

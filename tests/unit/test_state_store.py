@@ -16,7 +16,8 @@ from azure_functions_db import (
     StateStoreError,
 )
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
-from azure_functions_db.state.names import document_name
+from azure_functions_db.core.types import PollerState
+from azure_functions_db.state.backend import document_name
 from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 
@@ -102,10 +103,10 @@ class TestSilence:
     def test_an_unanswered_acquire_leaves_no_ghost(self) -> None:
         store = FaultyStateStore()
         store.faults.plan("create", Fault.LOST_REPLY)
-        glance = store.look(POLLER)
+        state = store.look(POLLER)
         store.faults.plan("read", Fault.UNREACHABLE)
         with pytest.raises(StateStoreError, match="did not answer"):
-            store.take_lease(glance, 60)
+            store.take_lease(state, 60)
         with pytest.raises(LeaseConflictError):
             FaultyStateStore(shared_with=store).acquire_lease(POLLER, 60)
         assert store.acquire_lease(POLLER, 60).endswith(":2")
@@ -312,3 +313,77 @@ def test_a_reset_changes_no_document_that_changed_meanwhile() -> None:
     with pytest.raises(LeaseConflictError):
         store.reset_to_beginning(POLLER)
     assert quick.load_checkpoint(POLLER) == SECOND
+
+
+def test_a_dry_run_shows_what_an_act_would_do_and_does_not_do_it() -> None:
+    store = MemoryStateStore()
+    lease_id = store.acquire_lease(POLLER, 60)
+    store.commit_checkpoint(POLLER, FIRST, lease_id)
+    with pytest.raises(LeaseConflictError):
+        store.dry_run().reset_to_beginning(POLLER)
+    change = store.dry_run().reset_to_beginning(POLLER, force=True)
+    assert change.before is not None
+    assert (change.before["checkpoint"], change.after["checkpoint"]) == (FIRST, {})
+    assert store.dry_run().poller_names() == [POLLER]
+    store.commit_and_release(POLLER, SECOND, lease_id)
+
+
+def test_what_an_operator_does_with_a_change_stays_with_the_operator() -> None:
+    store = MemoryStateStore()
+    store.reset_to_cursor(POLLER, 1, {}).after["checkpoint"]["cursor"]["value"] = 2
+    assert store.load_checkpoint(POLLER)["cursor"]["value"] == 1
+
+
+def test_memory_has_no_clock_of_its_own() -> None:
+    assert MemoryStateStore().storage_time() is None
+
+
+class TestAHeldLease:
+    def test_commits_renews_and_is_given_back_without_its_id(self) -> None:
+        store = FaultyStateStore()
+        lease = store.take(store.look(POLLER), 60)
+        calls_of(store)
+        lease.commit(FIRST)
+        lease.renew(60)
+        assert lease.checkpoint() == FIRST
+        with lease.transaction():
+            lease.commit(SECOND, release=True)
+        assert calls_of(store) == {"replace": 3}
+        assert store.look(POLLER).lease is None
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_is_the_one_that_its_id_names(self) -> None:
+        store = FaultyStateStore()
+        lease = store.take(store.look(POLLER), 60)
+        store.commit_checkpoint(POLLER, FIRST, lease.lease_id)
+        assert lease.checkpoint() == FIRST
+        store.release_lease(POLLER, lease.lease_id)
+        with pytest.raises(LostLeaseError):
+            lease.commit(SECOND)
+        assert store.load_checkpoint(POLLER) == FIRST
+
+    def test_does_nothing_to_the_next_one(self) -> None:
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        late = store.take(store.look(POLLER), 60)
+        clock.advance(120)
+        lease = store.take(store.look(POLLER), 60)
+        with pytest.raises(LostLeaseError):
+            late.commit(FIRST)
+        with pytest.raises(LostLeaseError):
+            late.renew(60)
+        late.release()
+        lease.commit(SECOND, release=True)
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_that_was_lost_by_the_clock_vouches_for_no_checkpoint(self) -> None:
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        lease = store.take(store.look(POLLER), 60)
+        lease.commit(FIRST)
+        clock.advance(56)
+        assert lease.checkpoint() is None
+
+    def test_is_taken_from_what_was_looked_at_only(self) -> None:
+        with pytest.raises(ConfigurationError, match="look"):
+            MemoryStateStore().take(PollerState(POLLER, {}, None, version="mine"), 60)

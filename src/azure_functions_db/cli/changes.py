@@ -15,7 +15,6 @@ from azure_functions_db.cli.words import shown
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.files import make_folder, write_new
 from azure_functions_db.state.backend import document_name
-from azure_functions_db.state.rehearsal import rehearsal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +48,7 @@ class Changing:
 
     def rehearsed(self, store: DocumentStateStore) -> Change:
         """Return what the act would do; what would refuse it does so here."""
-        change = self.act(rehearsal_of(store))
+        change = self.act(store.dry_run())
         return Change(self.action, self.poller, change.before, change.after)
 
     def performed(self, store: DocumentStateStore, backups: Path) -> Change:

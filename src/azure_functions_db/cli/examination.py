@@ -10,7 +10,6 @@ from azure_functions_db.cli.timers import is_timer, timer_of
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.core.types import Finding
-from azure_functions_db.state.clocks import storage_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,7 +105,7 @@ def _state(target: Target) -> Iterator[Finding]:
 def _storage_clock(target: Target) -> Finding:
     if not target.shows_documents:
         return clock_finding("storage clock", None)
-    there = storage_now(target.documents)
+    there = target.documents.storage_time()
     if there is None:
         return Finding("storage clock", "ok", "this machine's own")
     return clock_finding("storage clock", there)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.backlog import Backlog, backlog_of
 from azure_functions_db.core.errors import DbError
-from azure_functions_db.state.codec import decoded
-from azure_functions_db.state.document import is_free
+from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.batch import RATE_SECONDS
 
 if TYPE_CHECKING:

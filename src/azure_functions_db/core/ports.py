@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Checkpoint,
         CursorValue,
         FetchResult,
-        Glance,
+        PollerState,
         QuarantinedRow,
         RawRecord,
         SourceDescriptor,
@@ -131,14 +131,14 @@ class StateStore(Protocol):
 class LookingStateStore(StateStore, Protocol):
     """A store that lets a tick look before it locks, and release in its last commit."""
 
-    def look(self, poller_name: str, source_fingerprint: str | None = None) -> Glance:
+    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
         """Read the state without taking anything.
 
         `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
         """
 
-    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
-        """Take the lease if the state is still the one glanced at; else `LeaseConflictError`."""
+    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
+        """Take the lease if the state is still the one looked at; else `LeaseConflictError`."""
 
     def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
         """Write the checkpoint and free the lease in one write."""

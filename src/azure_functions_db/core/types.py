@@ -171,7 +171,7 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class PollerState:
     """A poller's state as it was read, with the version that a conditional write is held against."""
 
     poller_name: str

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_app, encoded_name
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable
 
 
@@ -59,7 +60,10 @@ class Stored:
 
 
 class Backend(Protocol):
-    """Three conditional operations and a listing; each failure is a `StateStoreError`."""
+    """A place for documents: reading, two conditional writes and a listing; each failure is a `StateStoreError`.
+
+    One with a clock of its own may also be a `TimedBackend`.
+    """
 
     def read(self, name: DocumentName) -> Stored | None:
         """Return the document, or None where there is none."""
@@ -72,3 +76,11 @@ class Backend(Protocol):
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
+
+
+@runtime_checkable
+class TimedBackend(Protocol):
+    """A place that can tell the time, so that an operator sees how far clocks differ."""
+
+    def now(self) -> dt.datetime | None:
+        """Return the place's own time; None where it cannot be asked."""

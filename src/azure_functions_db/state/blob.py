@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.azure.requests import asked, error_code, service_time
 from azure_functions_db.azure.storage import blob_container
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.state.azure import asked, error_code
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
@@ -51,6 +51,10 @@ class BlobBackend:
         prefix = f"state/{app}/"
         paths = asked(None, lambda: self._paths(prefix))
         return [path.removeprefix(prefix).removesuffix(_SUFFIX) for path in paths]
+
+    def now(self) -> dt.datetime | None:
+        """Return the service's own time."""
+        return asked(None, lambda: service_time(lambda hook: self._container.exists(raw_response_hook=hook)))
 
     def _paths(self, prefix: str) -> list[str]:
         from azure.core.exceptions import ResourceNotFoundError

@@ -34,7 +34,9 @@ class MemoryBackend:
         with self._lock:
             if name in self._documents:
                 return None
-            return self._put(name, content)
+            version = next(self._versions)
+            self._documents[name] = (content, version)
+            return version
 
     def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
         """Write over the version that was read; None when it is no longer the current one."""
@@ -42,16 +44,13 @@ class MemoryBackend:
             found = self._documents.get(name)
             if found is None or found[1] != version:
                 return None
-            return self._put(name, content)
+            following = next(self._versions)
+            self._documents[name] = (content, following)
+            return following
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         return [name.poller for name in list(self._documents) if name.app == app]
-
-    def _put(self, name: DocumentName, content: bytes) -> int:
-        version = next(self._versions)
-        self._documents[name] = (content, version)
-        return version
 
 
 class MemoryStateStore(DocumentStateStore):

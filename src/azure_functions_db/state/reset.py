@@ -10,17 +10,26 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.foreign import parsed_json
 from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.state.codec import as_dict, decoded, salvaged
-from azure_functions_db.state.document import Document, broken, is_free, lease_conflict, lost_race
+from azure_functions_db.state.document import (
+    Document,
+    as_dict,
+    broken,
+    decoded,
+    encoded,
+    is_free,
+    lease_conflict,
+    lost_race,
+    salvaged,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
     from azure_functions_db.core.types import Checkpoint, CursorPart
     from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
-    from azure_functions_db.state.store import Seen
+    from azure_functions_db.state.store import StoredDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +99,12 @@ class Resets:
 
     def inspect(self, poller_name: str) -> dict[str, Any] | None:
         """Return a poller's document as its JSON has it; None where there is none."""
-        stored = self._backend.read(self._name(poller_name))
+        stored = self._backend.read(self._stored(poller_name).name)
         return None if stored is None else as_dict(decoded(stored.content, poller_name))
 
     def raw_document(self, poller_name: str) -> bytes | None:
         """Return what is stored for a poller, whether it makes sense or not."""
-        stored = self._backend.read(self._name(poller_name))
+        stored = self._backend.read(self._stored(poller_name).name)
         return None if stored is None else stored.content
 
     def _rewrite(
@@ -107,24 +116,46 @@ class Resets:
         must_exist: bool = False,
     ) -> StateChange:
         """Change a document that nobody is working with; whoever held its lease is shut out."""
-        stored = self._backend.read(self._name(poller_name))
+        place = self._stored(poller_name)
+        stored = self._backend.read(place.name)
         if stored is None and must_exist:
             raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
         now = self._clock()
         before = _readable(stored, poller_name, salvaged_at=now if force else None)
         if not force and not is_free(before, now):
             raise lease_conflict(before)
-        after = replace(change(before), lease=broken(before, now).lease)
-        won, _ = self._swap(after, stored.version if stored else None)
+        changed = replace(change(before), lease=broken(before, now).lease)
+        after = decoded(encoded(changed), poller_name)  # what an operator brings is written only if it can be read
+        won, _ = place.swap(after, stored.version if stored else None)
         if not won:
             raise lost_race(poller_name)
-        return StateChange(_shown(stored, poller_name), as_dict(after))
+        return StateChange(_shown(stored, poller_name), as_dict(changed))
 
-    def _name(self, poller_name: str) -> DocumentName:
+    def _stored(self, poller_name: str) -> StoredDocument:
         raise NotImplementedError
 
-    def _swap(self, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
-        raise NotImplementedError
+
+class DryRunBackend:
+    """Reads what is there; what is written goes nowhere."""
+
+    def __init__(self, real: Backend) -> None:
+        self._real = real
+
+    def read(self, name: DocumentName) -> Stored | None:
+        """Return the document that is really there."""
+        return self._real.read(name)
+
+    def create(self, name: DocumentName, content: bytes) -> Version | None:  # noqa: ARG002 - see the class
+        """Pretend to write."""
+        return "dry run"
+
+    def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:  # noqa: ARG002 - see the class
+        """Pretend to write."""
+        return "dry run"
+
+    def pollers(self, app: str) -> Iterable[str]:
+        """Return the pollers that are really there."""
+        return self._real.pollers(app)
 
 
 def _readable(stored: Stored | None, poller_name: str, *, salvaged_at: dt.datetime | None) -> Document:

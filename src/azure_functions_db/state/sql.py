@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.clocks import database_now
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
 from azure_functions_db.sql.engine import default_provider
@@ -14,11 +15,12 @@ from azure_functions_db.sql.failures import code_of, is_schema_change, reason_of
 from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, outside_transactions
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.document import committed_alone
-from azure_functions_db.state.store import DocumentStateStore, utc_now
+from azure_functions_db.state.store import DocumentStateStore, HeldLease, utc_now
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import ColumnElement, Connection, Engine, Table
     from sqlalchemy.exc import DBAPIError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import DocumentName, Version
+    from azure_functions_db.state.document import Document
 
 T = TypeVar("T")
 
@@ -103,6 +106,11 @@ class SqlBackend:
             return self._unless_there_is_no_table(
                 lambda: self._run(lambda connection: list(connection.scalars(wanted))), []
             )
+
+    def now(self) -> dt.datetime | None:
+        """Return the database's own time; None where its dialect is not known well enough."""
+        with self._failures(None), self.engine.connect() as connection:
+            return database_now(connection)
 
     def _read(self, name: DocumentName) -> Stored | None:
         from sqlalchemy import select
@@ -200,6 +208,28 @@ class SqlBackend:
         )
 
 
+class SqlLease(HeldLease):
+    """A lease whose commits can join the handler's own transaction."""
+
+    _store: SqlStateStore
+
+    def renew(self, ttl_seconds: float) -> None:
+        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+        # A heartbeat goes on beside the handler's transaction, on a connection of its own.
+        with outside_transactions():
+            super().renew(ttl_seconds)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Open the transaction that the handler and the next commit share."""
+        return self._store.transaction()
+
+    def _committed(self, held: Document, now: dt.datetime, checkpoint: Checkpoint) -> Document:
+        if not self._store.is_locking_out_others():
+            return super()._committed(held, now, checkpoint)
+        # No renewal gets past this transaction, and no other owner either: the lease's id tells whose it is.
+        return committed_alone(held, self.lease_id, now, checkpoint)
+
+
 class SqlStateStore(DocumentStateStore):
     """Keeps state in a table of a SQL database; a checkpoint can be committed with the handler's own writes.
 
@@ -207,6 +237,7 @@ class SqlStateStore(DocumentStateStore):
     """
 
     _backend: SqlBackend
+    _lease_type = SqlLease
 
     def __init__(
         self,
@@ -248,27 +279,18 @@ class SqlStateStore(DocumentStateStore):
             yield
         except BaseException:
             # What was written is gone, or nobody knows: nothing that is remembered is certain.
-            self._doubt_all()
+            for lease in self._held_leases():
+                lease.doubt()
             raise
 
     def locks_out_others(self, transaction: Connection) -> bool:
         """Tell whether nobody can take a lease as long as this transaction is open: it has SQLite's one write lock."""
         return transaction.dialect.name == "sqlite" and _writes(transaction)
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
+    def is_locking_out_others(self) -> bool:
+        """Tell whether the transaction that is open here, if any, lets nobody else take a lease."""
         joined = ambient_connection(self._backend.engine)
-        if joined is None or not self.locks_out_others(joined):
-            super().commit_checkpoint(poller_name, checkpoint, lease_id)
-            return
-        # No renewal gets past this transaction, and no other owner either: the lease's id tells whose it is.
-        self._advance(poller_name, lease_id, lambda held: committed_alone(held, lease_id, self._clock(), checkpoint))
-
-    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
-        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
-        # A heartbeat goes on beside the handler's transaction, on a connection of its own.
-        with outside_transactions():
-            super().renew_lease(poller_name, lease_id, ttl_seconds)
+        return joined is not None and self.locks_out_others(joined)
 
 
 def _writes(connection: Connection) -> bool:

@@ -9,19 +9,22 @@ import socket
 import threading
 import uuid
 import weakref
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
-from azure_functions_db.core.types import Glance
-from azure_functions_db.state.backend import DocumentName, Stored, document_name, is_encoded, poller_of
-from azure_functions_db.state.codec import decoded, encoded
+from azure_functions_db.core.types import PollerState
+from azure_functions_db.state.backend import DocumentName, Stored, TimedBackend, document_name, is_encoded, poller_of
 from azure_functions_db.state.document import (
     Document,
     acquired,
     committed,
+    decoded,
+    encoded,
     identified,
     is_abandoned,
     is_free,
@@ -32,10 +35,10 @@ from azure_functions_db.state.document import (
     released,
     renewed,
 )
-from azure_functions_db.state.reset import Resets
+from azure_functions_db.state.reset import DryRunBackend, Resets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.state.backend import Backend, Version
@@ -49,35 +52,194 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+Transition = Callable[[Document, dt.datetime], Document]
+"""A change of a held document at a moment."""
+
+
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VersionedDocument:
     """A document as it was last read or written; no version means that there is none here yet."""
 
     document: Document
     version: Version | None
 
 
-@dataclass(slots=True)
-class Poller:
-    """What a store remembers of one poller; the lock makes a heartbeat and a commit take turns."""
+class StoredDocument:
+    """One poller's document in its place, changed by compare and swap only."""
 
-    name: DocumentName
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    lease_id: str | None = None
-    seen: Seen | None = None
-    """The document of the held lease, so that no read precedes a write; None while it is uncertain."""
-    has_position: bool = False
-    """Whether a checkpoint was ever seen: its document may not just vanish."""
+    def __init__(self, backend: Backend, poller_name: str, name: DocumentName) -> None:
+        self.poller_name = poller_name
+        self.name = name
+        self.lock = threading.Lock()
+        """Makes a heartbeat and a commit take turns."""
+        self.lease: HeldLease | None = None
+        """The lease that this store holds on it."""
+        self._backend = backend
+        self._last: tuple[bytes, Document] | None = None  # what was read or written last
 
-    def keep(self, lease_id: str, seen: Seen) -> str:
-        """Remember a lease that is held, and the document that says so; return its id."""
-        self.lease_id, self.seen = lease_id, seen
-        return lease_id
+    def read(self) -> VersionedDocument:
+        """Return the document, a fresh one where there is none yet; one with a position may not just vanish."""
+        stored = self._backend.read(self.name)
+        if stored is not None:
+            return self._decoded(stored)
+        name = self.poller_name
+        if self._last and self._last[1].checkpoint:
+            raise StateStoreError(
+                f"The state document of poller {name!r} has vanished. Restore it, or say where to start with "
+                f"`azfdb reset {name}`; it will not silently start from the beginning.",
+                poller_name=name,
+            )
+        return VersionedDocument(Document(name), None)
 
-    def drop(self, lease_id: str) -> None:
-        """Forget this lease; another one stays."""
-        if self.lease_id == lease_id:
-            self.lease_id = self.seen = None
+    def read_leased(self) -> VersionedDocument:
+        """Return the document that must be there because a lease on it is in use."""
+        stored = self._backend.read(self.name)
+        if stored is None or stored.version is None:
+            raise lost_lease(self.poller_name, "its document has vanished")
+        return self._decoded(stored)
+
+    def swap(self, document: Document, version: Version | None) -> tuple[bool, VersionedDocument | None]:
+        """Try a conditional write; tell whether it took effect, and what is stored now."""
+        content = encoded(document)
+        stored = self._stored_after(content, version)
+        if stored is None:
+            return False, None
+        if stored.content != content:
+            return False, self._decoded(stored)
+        self._last = (content, document)
+        return True, VersionedDocument(document, stored.version)
+
+    def _stored_after(self, content: bytes, version: Version | None) -> Stored | None:
+        """Write if nobody else has, and return what is stored then.
+
+        An answer can get lost, and a client that tries again is then refused by its own first
+        write: so neither an error nor a refusal is believed before the document was read.
+        """
+        try:
+            written = (
+                self._backend.create(self.name, content)
+                if version is None
+                else self._backend.replace(self.name, content, version)
+            )
+        except StateStoreError as failure:
+            stored = self._read_after(failure)
+            if (stored.version if stored else None) == version:
+                raise  # nothing has changed: the write did not arrive
+            return stored
+        return self._backend.read(self.name) if written is None else Stored(content, written)
+
+    def _read_after(self, failure: StateStoreError) -> Stored | None:
+        try:
+            return self._backend.read(self.name)
+        except StateStoreError:
+            raise failure from failure.__cause__
+
+    def _decoded(self, stored: Stored) -> VersionedDocument:
+        # Most often it is still the last one.
+        content, document = self._last or (None, None)
+        if document is None or content != stored.content:
+            document = decoded(stored.content, self.poller_name)
+            self._last = (stored.content, document)
+        if stored.version is None:
+            # Versions before 1.0 computed fingerprints in another way: theirs says nothing here.
+            document = replace(document, source_fingerprint=None)
+        return VersionedDocument(document, stored.version)
+
+
+class HeldLease:
+    """A lease that was taken: it is renewed, committed under and given back.
+
+    It remembers the document and version that it stands on, so that no read precedes a write.
+    """
+
+    def __init__(
+        self, store: DocumentStateStore, stored: StoredDocument, lease_id: str, current: VersionedDocument | None = None
+    ) -> None:
+        self.lease_id = lease_id
+        self._store = store
+        self._stored = stored
+        self._clock = store._clock  # noqa: SLF001 - same module
+        self._current = current
+
+    def renew(self, ttl_seconds: float) -> None:
+        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+        self._advance(lambda held, now: renewed(held, self.lease_id, now, ttl_seconds))
+
+    def commit(self, checkpoint: Checkpoint, *, release: bool = False) -> None:
+        """Write the checkpoint in the write that proves the lease; with ``release`` it gives the lease back, too."""
+        if release:
+            self._advance(
+                lambda held, now: released(self._committed(held, now, checkpoint), self.lease_id, now), ends=True
+            )
+        else:
+            self._advance(lambda held, now: self._committed(held, now, checkpoint))
+
+    def release(self) -> None:
+        """Free the lease at once; a lease already lost is no error."""
+        try:
+            with suppress(LostLeaseError):
+                self._advance(lambda held, now: released(held, self.lease_id, now))
+        finally:
+            # After a failure too: a lease that its store does not remember it may retake at once.
+            with self._stored.lock:
+                self._end()
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open the transaction that the handler and the next commit share; a place that shares none opens none."""
+        return nullcontext()
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint as it was last written under this lease; None where that is not certain."""
+        with self._stored.lock:
+            current = self._current
+        if current and is_held(current.document, self.lease_id, self._clock()):
+            return copy.deepcopy(current.document.checkpoint)
+        return None
+
+    def doubt(self) -> None:
+        """Note that what was written last may not be there: it is read before the next write."""
+        self._current = None
+
+    def _committed(self, held: Document, now: dt.datetime, checkpoint: Checkpoint) -> Document:
+        return committed(held, self.lease_id, now, checkpoint)
+
+    def _advance(self, transition: Transition, *, ends: bool = False) -> None:
+        """Write what the transition makes of the document; ``ends`` says that it gives the lease back."""
+        with self._stored.lock:
+            try:
+                self._current = self._advanced(transition)
+            except LostLeaseError:
+                self._end()
+                raise
+            except BaseException:
+                # The write may have taken effect: read before anything is built upon it.
+                self.doubt()
+                raise
+            if ends:
+                self._end()
+            else:
+                self._stored.lease = self
+
+    def _advanced(self, transition: Transition) -> VersionedDocument:
+        """Apply the transition; where the document differs from the one remembered, to that one.
+
+        Only its holder writes a document that names the holder's lease. One that differs and still
+        names it is thus a write of our own whose answer was lost; any other ends in `LostLeaseError`.
+        """
+        current, name = self._current or self._stored.read_leased(), self._stored.poller_name
+        for _ in range(_TRIES):
+            won, stored = self._stored.swap(transition(current.document, self._clock()), current.version)
+            if stored is None:
+                raise lost_lease(name, "its document has vanished")
+            if won:
+                return stored
+            current = stored
+        raise StateStoreError(f"The state of poller {name!r} keeps changing", poller_name=name)
+
+    def _end(self) -> None:
+        self._current = None
+        if self._stored.lease is self:
+            self._stored.lease = None
 
 
 class DocumentStateStore(Resets):
@@ -87,6 +249,8 @@ class DocumentStateStore(Resets):
     is checked wherever a lease or a checkpoint is asked for; the trigger supplies its source's
     own through `look`.
     """
+
+    _lease_type: type[HeldLease] = HeldLease
 
     def __init__(
         self,
@@ -110,79 +274,71 @@ class DocumentStateStore(Resets):
         """Who this store is in a lease; no other instance in any process is called the same."""
         return self._owner_id
 
-    def acquire_lease(self, poller_name: str, ttl_seconds: float) -> str:
-        """Take the lease and return its id; `LeaseConflictError` when somebody else holds it."""
-        return self.take_lease(self.look(poller_name), ttl_seconds)
-
-    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
-        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
-        self._advance(poller_name, lease_id, lambda held: renewed(held, lease_id, self._clock(), ttl_seconds))
-
-    def release_lease(self, poller_name: str, lease_id: str) -> None:
-        """Free the lease at once; a lease already lost is no error."""
-        poller = self._poller(poller_name)
-        try:
-            with suppress(LostLeaseError):
-                self._advance(poller_name, lease_id, lambda held: released(held, lease_id, self._clock()))
-        finally:
-            # After a failure too: a lease that this store does not remember it may retake at once.
-            with poller.lock:
-                poller.drop(lease_id)
-
-    def load_checkpoint(self, poller_name: str) -> Checkpoint:
-        """Return the checkpoint, or an empty dict for a poller that has none yet."""
-        poller = self._poller(poller_name)
-        with poller.lock:
-            seen, lease_id = poller.seen, poller.lease_id
-        if seen and lease_id and is_held(seen.document, lease_id, self._clock()):
-            return copy.deepcopy(seen.document.checkpoint)
-        return self.look(poller_name).checkpoint
-
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
-        self._advance(poller_name, lease_id, lambda held: committed(held, lease_id, self._clock(), checkpoint))
-
-    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        """Write the checkpoint and free the lease in one write."""
-
-        def last_step(held: Document) -> Document:
-            now = self._clock()
-            return released(committed(held, lease_id, now, checkpoint), lease_id, now)
-
-        self._advance(poller_name, lease_id, last_step, ends=True)
-
-    def look(self, poller_name: str, source_fingerprint: str | None = None) -> Glance:
+    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
         """Read the state without taking anything.
 
         `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
         """
-        poller = self._poller(poller_name)
-        found = self._read(poller_name)
-        document = identified(found.document, source_fingerprint or self._source_fingerprint)
-        with poller.lock:
-            ghost = self._is_ghost(poller, document)
+        stored = self._stored(poller_name)
+        current = stored.read()
+        document = identified(current.document, source_fingerprint or self._source_fingerprint)
+        with stored.lock:
+            ghost = self._is_ghost(stored, document)
             free = ghost or is_free(document, self._clock())
-        return Glance(
+        return PollerState(
             poller_name,
             copy.deepcopy(document.checkpoint),
             lease=None if free else document.lease,
-            version=Seen(document, found.version),
+            version=VersionedDocument(document, current.version),
             abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
         )
 
-    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
-        """Take the lease if the state is still the one glanced at; else `LeaseConflictError`."""
-        looked = glance.version
-        if not isinstance(looked, Seen):
-            raise ConfigurationError("take_lease needs what look() of this store returned")
-        poller = self._poller(glance.poller_name)
-        with poller.lock:
-            ghost = self._is_ghost(poller, looked.document)
-            taken = acquired(looked.document, self.owner_id, self._clock(), ttl_seconds, take_over=ghost)
-            won, seen = self._swap(taken, looked.version)
-            if not won or seen is None:
-                raise lost_race(glance.poller_name)
-            return poller.keep(_lease_id(seen), seen)
+    def take(self, state: PollerState, ttl_seconds: float) -> HeldLease:
+        """Take the lease if the state is still the one looked at; else `LeaseConflictError`."""
+        looked = state.version
+        if not isinstance(looked, VersionedDocument):
+            raise ConfigurationError("a lease is taken from what look() of this store returned")
+        stored = self._stored(state.poller_name)
+        with stored.lock:
+            ghost = self._is_ghost(stored, looked.document)
+            taken = acquired(looked.document, self._owner_id, self._clock(), ttl_seconds, take_over=ghost)
+            won, current = stored.swap(taken, looked.version)
+            if not won or taken.lease is None:
+                raise lost_race(state.poller_name)
+            stored.lease = self._lease_type(self, stored, lease_id_of(taken.lease), current)
+            return stored.lease
+
+    # The methods of the ports, for whoever has only the id of a lease.
+
+    def acquire_lease(self, poller_name: str, ttl_seconds: float) -> str:
+        """Take the lease and return its id; `LeaseConflictError` when somebody else holds it."""
+        return self.take_lease(self.look(poller_name), ttl_seconds)
+
+    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
+        """Take the lease if the state is still the one looked at, and return its id; else `LeaseConflictError`."""
+        return self.take(state, ttl_seconds).lease_id
+
+    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
+        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+        self._lease(poller_name, lease_id).renew(ttl_seconds)
+
+    def release_lease(self, poller_name: str, lease_id: str) -> None:
+        """Free the lease at once; a lease already lost is no error."""
+        self._lease(poller_name, lease_id).release()
+
+    def load_checkpoint(self, poller_name: str) -> Checkpoint:
+        """Return the checkpoint, or an empty dict for a poller that has none yet."""
+        lease = self._stored(poller_name).lease
+        checkpoint = None if lease is None else lease.checkpoint()
+        return self.look(poller_name).checkpoint if checkpoint is None else checkpoint
+
+    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
+        self._lease(poller_name, lease_id).commit(checkpoint)
+
+    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+        """Write the checkpoint and free the lease in one write."""
+        self._lease(poller_name, lease_id).commit(checkpoint, release=True)
 
     def poller_names(self) -> list[str]:
         """Return the pollers of this app that have a state."""
@@ -190,143 +346,47 @@ class DocumentStateStore(Resets):
             poller_of(name) for name in self._backend.pollers(encoded_app(self._app_name)) if is_encoded(name)
         )
 
-    def _advance(
-        self, poller_name: str, lease_id: str, transition: Callable[[Document], Document], *, ends: bool = False
-    ) -> None:
-        """Write what the transition makes of the held document; ``ends`` says that it gives the lease back."""
-        poller = self._poller(poller_name)
-        with poller.lock:
-            try:
-                remembered = poller.seen if poller.lease_id == lease_id else None
-                seen = self._advanced(remembered or self._current(poller_name), transition)
-            except LostLeaseError:
-                poller.drop(lease_id)
-                raise
-            except BaseException:
-                # The write may have taken effect: read before anything is built upon it.
-                poller.seen = None
-                raise
-            if ends:
-                poller.drop(lease_id)
-            else:
-                poller.keep(lease_id, seen)
+    def storage_time(self) -> dt.datetime | None:
+        """Return the clock of the service that keeps the state; None where that is this machine's own."""
+        return self._backend.now() if isinstance(self._backend, TimedBackend) else None
 
-    def _advanced(self, seen: Seen, transition: Callable[[Document], Document]) -> Seen:
-        """Apply the transition; where the document differs from the one remembered, to that one.
+    def dry_run(self) -> DocumentStateStore:
+        """Return a store on the same state whose acts are refused and shown as this one's, without effect."""
+        return DocumentStateStore(DryRunBackend(self._backend), app_name=self._app_name, clock=self._clock)
 
-        Only its holder writes a document that names the holder's lease. One that differs and still
-        names it is thus a write of our own whose answer was lost; any other ends in `LostLeaseError`.
-        """
-        poller_name = seen.document.poller_name
-        for _ in range(_TRIES):
-            won, stored = self._swap(transition(seen.document), seen.version)
-            if stored is None:
-                raise lost_lease(poller_name, "its document has vanished")
-            if won:
-                return stored
-            seen = stored
-        raise StateStoreError(f"The state of poller {poller_name!r} keeps changing", poller_name=poller_name)
+    def _lease(self, poller_name: str, lease_id: str) -> HeldLease:
+        stored = self._stored(poller_name)
+        lease = stored.lease
+        if lease is not None and lease.lease_id == lease_id:
+            return lease
+        # Taken through another store, or no longer ours: the document will tell.
+        return self._lease_type(self, stored, lease_id)
 
-    def _swap(self, document: Document, version: Version | None) -> tuple[bool, Seen | None]:
-        """Try a conditional write; tell whether it took effect, and what is stored now."""
-        poller, content = self._poller(document.poller_name), encoded(document)
-        readable = decoded(content, document.poller_name)  # nothing is written that could not be read again
-        stored = self._stored_after(poller.name, content, version)
-        if stored is None:
-            return False, None
-        poller.has_position |= bool(document.checkpoint)
-        if stored.content != content:
-            return False, _seen(stored, document.poller_name)
-        return True, Seen(readable, stored.version)
-
-    def _stored_after(self, name: DocumentName, content: bytes, version: Version | None) -> Stored | None:
-        """Write if nobody else has, and return what is stored then.
-
-        An answer can get lost, and a client that tries again is then refused by its own first
-        write: so neither an error nor a refusal is believed before the document was read.
-        """
-        try:
-            written = (
-                self._backend.create(name, content)
-                if version is None
-                else self._backend.replace(name, content, version)
-            )
-        except StateStoreError as failure:
-            stored = self._read_after(failure, name)
-            if (stored.version if stored else None) == version:
-                raise  # nothing has changed: the write did not arrive
-            return stored
-        return self._backend.read(name) if written is None else Stored(content, written)
-
-    def _read_after(self, failure: StateStoreError, name: DocumentName) -> Stored | None:
-        try:
-            return self._backend.read(name)
-        except StateStoreError:
-            raise failure from failure.__cause__
-
-    def _read(self, poller_name: str) -> Seen:
-        """Return the poller's document, a fresh one where it has none yet."""
-        poller = self._poller(poller_name)
-        stored = self._backend.read(poller.name)
-        if stored is not None:
-            seen = _seen(stored, poller_name)
-            poller.has_position |= bool(seen.document.checkpoint)
-            return seen
-        if poller.has_position:
-            raise StateStoreError(
-                f"The state document of poller {poller_name!r} has vanished. Restore it, or say where to start with "
-                f"`azfdb reset {poller_name}`; it will not silently start from the beginning.",
-                poller_name=poller_name,
-            )
-        return Seen(Document(poller_name), None)
-
-    def _current(self, poller_name: str) -> Seen:
-        """Return the document that must be there because a lease on it is in use."""
-        stored = self._backend.read(self._name(poller_name))
-        if stored is None or stored.version is None:
-            raise lost_lease(poller_name, "its document has vanished")
-        return _seen(stored, poller_name)
-
-    def _is_ghost(self, poller: Poller, document: Document) -> bool:
+    def _is_ghost(self, stored: StoredDocument, document: Document) -> bool:
         """Tell whether the lease is this store's own but unknown to it: the answer to its writing got lost."""
-        lease = document.lease
-        return lease is not None and lease.owner_id == self.owner_id and lease_id_of(lease) != poller.lease_id
+        if document.lease is None or document.lease.owner_id != self._owner_id:
+            return False
+        return stored.lease is None or stored.lease.lease_id != lease_id_of(document.lease)
 
-    def _name(self, poller_name: str) -> DocumentName:
-        return self._poller(poller_name).name
-
-    def _poller(self, poller_name: str) -> Poller:
-        poller = self._pollers.get(poller_name)
-        if poller is None:
+    def _stored(self, poller_name: str) -> StoredDocument:
+        stored = self._documents.get(poller_name)
+        if stored is None:
             with self._lock:
-                poller = self._pollers.setdefault(poller_name, Poller(document_name(self._app_name, poller_name)))
-        return poller
+                made = StoredDocument(self._backend, poller_name, document_name(self._app_name, poller_name))
+                stored = self._documents.setdefault(poller_name, made)
+        return stored
 
-    def _doubt_all(self) -> None:
-        """Note that no remembered document is certain."""
+    def _held_leases(self) -> list[HeldLease]:
         with self._lock:
-            pollers = list(self._pollers.values())
-        for poller in pollers:
-            poller.seen = None
+            documents = list(self._documents.values())
+        return [stored.lease for stored in documents if stored.lease is not None]
 
     def _begin_life(self) -> None:
-        self._owner_id = f"{socket.gethostname()}/{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._pollers: dict[str, Poller] = {}
+        # Quoted: an owner whose name could not be shown would make a document that nobody can read.
+        host = quote(socket.gethostname(), errors="replace")
+        self._owner_id = f"{host}/{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._documents: dict[str, StoredDocument] = {}
         self._lock = threading.Lock()
-
-
-def _seen(stored: Stored, poller_name: str) -> Seen:
-    document = decoded(stored.content, poller_name)
-    if stored.version is None:
-        # Versions before 1.0 computed fingerprints in another way: theirs says nothing here.
-        document = replace(document, source_fingerprint=None)
-    return Seen(document, stored.version)
-
-
-def _lease_id(seen: Seen) -> str:
-    if seen.document.lease is None:
-        raise AssertionError("a taken document names its lease")
-    return lease_id_of(seen.document.lease)
 
 
 # A forked child is somebody else: it holds none of its parent's leases and may not retake them.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.azure.requests import asked, error_code, service_time
 from azure_functions_db.azure.storage import storage_client
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.settings import expanded
-from azure_functions_db.state.azure import asked, error_code
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 
@@ -52,6 +52,14 @@ class TableBackend:
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         return asked(None, lambda: self._pollers(app))
+
+    def now(self) -> dt.datetime | None:
+        """Return the service's own time."""
+        return asked(None, lambda: service_time(self._ask_for_nothing))
+
+    def _ask_for_nothing(self, hook: Callable[[Any], None]) -> list[Any]:
+        nobody = "PartitionKey eq '' and RowKey eq ''"
+        return list(self._table.query_entities(nobody, raw_response_hook=hook))
 
     def _read(self, name: DocumentName) -> Stored | None:
         from azure.core.exceptions import ResourceNotFoundError

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
-    from azure_functions_db.state.backend import Backend, Stored, Version
-    from azure_functions_db.state.names import DocumentName
+    from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
 
 T = TypeVar("T")
 

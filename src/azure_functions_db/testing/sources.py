@@ -36,7 +36,7 @@ from azure_functions_db.trigger.poll import PollTrigger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from azure_functions_db.core.types import Checkpoint, FetchResult, Glance
+    from azure_functions_db.core.types import Checkpoint, FetchResult, PollerState
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -346,10 +346,10 @@ class RecordedStore(MemoryStateStore):
         super().__init__()
         self._calls = calls
 
-    def take_lease(self, glance: Glance, ttl_seconds: float) -> str:
+    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
         """Take the lease."""
         self._calls.append("take")
-        return super().take_lease(glance, ttl_seconds)
+        return super().take_lease(state, ttl_seconds)
 
     def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
         """Write the checkpoint."""

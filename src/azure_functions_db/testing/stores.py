@@ -265,12 +265,12 @@ class StateStoreContract:
     ) -> None:
         first, slow, quick = new_store(), new_store(), new_store()
         first.release_lease(POLLER, first.acquire_lease(POLLER, TTL))
-        glance = slow.look(POLLER)
+        state = slow.look(POLLER)
         delete(POLLER)
         lease_id = quick.acquire_lease(POLLER, TTL)
         quick.commit_and_release(POLLER, POSITION, lease_id)
         with pytest.raises(LeaseConflictError):
-            slow.take_lease(glance, TTL)
+            slow.take_lease(state, TTL)
         assert new_store().load_checkpoint(POLLER) == POSITION
 
     # --- time ---
@@ -322,8 +322,8 @@ class StateStoreContract:
 
     @pytest.mark.usefixtures("looking")
     def test_a_look_takes_nothing(self, new_store: NewStore) -> None:
-        glance = new_store().look(POLLER)
-        assert (glance.checkpoint, glance.lease) == ({}, None)
+        state = new_store().look(POLLER)
+        assert (state.checkpoint, state.lease) == ({}, None)
         assert new_store().acquire_lease(POLLER, TTL)
 
     @pytest.mark.usefixtures("looking")
@@ -331,21 +331,21 @@ class StateStoreContract:
         holder = new_store()
         lease_id = holder.acquire_lease(POLLER, TTL)
         holder.commit_checkpoint(POLLER, POSITION, lease_id)
-        glance = new_store().look(POLLER)
-        assert glance.checkpoint == POSITION
-        assert glance.lease is not None
-        assert lease_id == f"{glance.lease.owner_id}:{glance.lease.fencing_token}"
+        state = new_store().look(POLLER)
+        assert state.checkpoint == POSITION
+        assert state.lease is not None
+        assert lease_id == f"{state.lease.owner_id}:{state.lease.fencing_token}"
         with pytest.raises(LeaseConflictError):
-            new_store().take_lease(glance, TTL)
+            new_store().take_lease(state, TTL)
 
     @pytest.mark.usefixtures("looking")
     def test_a_lease_is_taken_only_from_the_state_that_was_seen(self, new_store: NewStore) -> None:
         slow, quick = new_store(), new_store()
-        glance = slow.look(POLLER)
+        state = slow.look(POLLER)
         lease_id = quick.acquire_lease(POLLER, TTL)
         quick.commit_and_release(POLLER, POSITION, lease_id)
         with pytest.raises(LeaseConflictError):
-            slow.take_lease(glance, TTL)
+            slow.take_lease(state, TTL)
         assert slow.take_lease(slow.look(POLLER), TTL)
         assert slow.load_checkpoint(POLLER) == POSITION
 

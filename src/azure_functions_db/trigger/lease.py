@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from azure_functions_db.core.bridge import LoopCall
-    from azure_functions_db.core.types import Checkpoint, Glance, LeaseView
+    from azure_functions_db.core.types import Checkpoint, LeaseView, PollerState
 
 
 class TickCancelled(BaseException):
@@ -350,7 +350,7 @@ class LookFirstLease(StoredLease):
     """Look first, lock when there is work, release in the last commit: three requests, not five."""
 
     _store: LookingStateStore
-    _glance: Glance
+    _state: PollerState
 
     def __init__(
         self,
@@ -372,20 +372,20 @@ class LookFirstLease(StoredLease):
 
     def approach(self, fingerprint: str) -> None:
         """Look whether the lease is free, without taking it."""
-        self._glance = self._store.look(self._poller, fingerprint)
-        self._give_way_to(self._glance.lease)
+        self._state = self._store.look(self._poller, fingerprint)
+        self._give_way_to(self._state.lease)
 
     def load(self) -> Checkpoint:
         """Return what was looked at, until the lease is held; from then on the store knows better."""
-        return self._glance.checkpoint if self.lease_id is None else super().load()
+        return self._state.checkpoint if self.lease_id is None else super().load()
 
     def hold(self) -> None:
         """Take the lease by a write that proves that nothing has changed since the look."""
         if self.lease_id is None:
             # Only asked when there is work: an idle poller's old lease uses up nobody's one steal.
-            if self._glance.abandoned is not None and not self._may_steal():
-                self._give_way_to(self._glance.abandoned)
-            self.lease_id = self._store.take_lease(self._glance, self._ttl)
+            if self._state.abandoned is not None and not self._may_steal():
+                self._give_way_to(self._state.abandoned)
+            self.lease_id = self._store.take_lease(self._state, self._ttl)
 
     def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:
         """Write the checkpoint, and give the lease back in the same write where it is the last one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.state.names import document_name
+from azure_functions_db.state.backend import document_name
 
 if TYPE_CHECKING:
     from tests.integration.cli.shops import Shop

@@ -1,8 +1,10 @@
-"""What the stores on Azure Storage share: asking, and translating errors."""
+"""Asking Azure Storage: its failures told without secrets, and its own time."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.azure.storage import failure_told
@@ -10,6 +12,7 @@ from azure_functions_db.core.chains import masked_error
 from azure_functions_db.core.errors import StateStoreError
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable
 
     from azure.core.exceptions import AzureError
@@ -33,6 +36,17 @@ def error_code(failure: AzureError) -> str:
     """Return the service's own code of the error, such as ``ContainerNotFound``."""
     code = getattr(failure, "error_code", None)
     return str(getattr(code, "value", code) or _code_in_body(failure) or type(failure).__name__)
+
+
+def service_time(ask: Callable[[Callable[[Any], None]], object]) -> dt.datetime | None:
+    """Return the date of a service's answer; ``ask`` makes a request with the hook that it is given."""
+    from azure.core.exceptions import HttpResponseError
+
+    dates: list[str] = []
+    # Any answer has a date: a signature that lets read blobs may not let look at their container.
+    with suppress(HttpResponseError):
+        ask(lambda response: dates.append(response.http_response.headers.get("Date", "")))
+    return parsedate_to_datetime(dates[-1]) if dates and dates[-1] else None
 
 
 def _code_in_body(failure: AzureError) -> str | None:
