@@ -184,8 +184,8 @@ def test_an_entry_of_another_poller_than_its_place_says_is_refused(new_sink: New
             path.rename(path.with_name("e2.json"))
         case SqlQuarantine():
             sink.put([row()])
-            with sink._engine.begin() as connection:
-                connection.execute(sink._table.update().values(poller_name="payments"))
+            with sink._own.engine.begin() as connection:
+                connection.execute(sink._own.table.update().values(poller_name="payments"))
         case BlobQuarantine():
             content = encoded(row(poller_name="payments"))
             sink.put([row()])

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def exact_text(length: int) -> Any:
-    """Return the type of a name or id in a table of ours; MySQL would take ``a`` and ``A`` for the same."""
-    from sqlalchemy import String
-    from sqlalchemy.dialects import mysql
-
-    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return String(length).with_variant(exact, "mysql", "mariadb")
-
-
 class _Reflections:
     """The tables of one engine; a table is read once however many threads want it."""
 

@@ -45,7 +45,7 @@ def _dated(blobs: Any) -> dt.datetime | None:
 
 
 def _database_clock(table: Any) -> dt.datetime | None:
-    from azure_functions_db.core.clocks import database_now
+    from azure_functions_db.sql.database_clock import database_now
 
     with table._failures(None), table.engine.connect() as connection:  # noqa: SLF001 - same package
         return database_now(connection)
