@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.ports import MetricsCollector
     from azure_functions_db.core.types import CursorPart, CursorValue
     from azure_functions_db.decorator.bindings import DbBindings
-    from azure_functions_db.decorator.metadata import get_db_metadata
+    from azure_functions_db.decorator.composition import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
     from azure_functions_db.ledger.delivered import DeliveredLedger
     from azure_functions_db.ledger.processed import ProcessedLedger, processed_once
@@ -103,7 +103,7 @@ _HOMES = {
     "state.sql": ["SqlStateStore"],
     "state.table": ["TableStateStore"],
     "decorator.bindings": ["DbBindings"],
-    "decorator.metadata": ["get_db_metadata"],
+    "decorator.composition": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
     "ledger.delivered": ["DeliveredLedger"],
     "ledger.processed": ["ProcessedLedger", "processed_once"],

@@ -10,10 +10,9 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.binding.rows import picker
-from azure_functions_db.binding.statements import Words, insert, unfit_values
-from azure_functions_db.binding.upsert import on_conflict, upsert
-from azure_functions_db.binding.values import ByType
+from azure_functions_db.binding.converters import ByType
+from azure_functions_db.binding.input_rows import picker
+from azure_functions_db.binding.statements import Words, insert, on_conflict, unfit_values, upsert
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.sql.autocommit import driver_errors
 from azure_functions_db.sql.transactions import savepoint
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from azure_functions_db.binding.rows import Names, Values
+    from azure_functions_db.binding.converters import Converter
+    from azure_functions_db.binding.input_rows import Names, Values
     from azure_functions_db.binding.statements import Statement
-    from azure_functions_db.binding.values import Converter
     from azure_functions_db.core.types import Row
 
 # Below this many rows the round trips of COPY cost more than they spare.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.plan import poll_plan_of
+from azure_functions_db.decorator.composition import poll_composition_of
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.breakpoints import file_of
 from azure_functions_db.testing.memory import MemorySource
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.ports import StateStore
     from azure_functions_db.core.types import RawRecord
-    from azure_functions_db.decorator.plan import Plan
+    from azure_functions_db.decorator.composition import Composition
     from azure_functions_db.trigger.mapping import Model
     from azure_functions_db.trigger.normalizers import Normalizer
 
@@ -83,7 +83,7 @@ def subject_of(
     **options: Any,
 ) -> Subject:
     """Return the subject: a plain handler, or a function that has a trigger of this library."""
-    plan = poll_plan_of(handler)
+    plan = poll_composition_of(handler)
     plain = handler if plan is None else plan.handler
     found = Subject(
         name=getattr(plain, "__name__", type(plain).__name__),
@@ -122,13 +122,13 @@ def _is_async(handler: Any) -> bool:
     return is_async(handler)
 
 
-def _arguments(plan: Plan, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _arguments(plan: Composition, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what stands for the host's own arguments; None where nothing is given."""
     visible = [name for name in plan.signature.parameters if name not in plan.hidden]
     return {name: (given or {}).get(name) for name in visible}
 
 
-def _columns(plan: Plan | None, cursor_column: str | None, pk_columns: Sequence[str] | None) -> dict[str, Any]:
+def _columns(plan: Composition | None, cursor_column: str | None, pk_columns: Sequence[str] | None) -> dict[str, Any]:
     source = None if plan is None or plan.polling is None else plan.polling.pollers[0].source
     cursor = cursor_column or getattr(source, "cursor_column", None)
     key = pk_columns or getattr(source, "pk_columns", None)
@@ -138,7 +138,7 @@ def _columns(plan: Plan | None, cursor_column: str | None, pk_columns: Sequence[
     return {"cursor_column": cursor, "pk_columns": tuple(key), **marks}
 
 
-def _trigger_options(plan: Plan | None) -> dict[str, Any]:
+def _trigger_options(plan: Composition | None) -> dict[str, Any]:
     if plan is None or plan.polling is None:
         return {}
     settings = plan.polling.pollers[0].settings
