@@ -13,8 +13,7 @@ from azure_functions_db.binding.converters import as_model
 from azure_functions_db.binding.reader import DbReader, Reader
 from azure_functions_db.binding.session import DbSession
 from azure_functions_db.binding.writer import DbWriter, Writer
-from azure_functions_db.core.bridge import PinnedThread, in_thread
-from azure_functions_db.core.calls import must_be_awaited
+from azure_functions_db.core.bridge import PinnedThread, in_thread, must_be_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.settings import expanded
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import QuarantineSink

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from azure_functions_db.core.calls import all_awaited, with_all_awaited
+from azure_functions_db.core.bridge import all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.polling import Polling, context_parameter, hints_of, reply_to
 from azure_functions_db.decorator.signature import disguised, handler_name, handler_signature

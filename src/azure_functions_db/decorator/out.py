@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from azure_functions_db.core.calls import must_be_awaited
+from azure_functions_db.core.bridge import must_be_awaited
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.azure.storage import storage_client
+from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.settings import expanded
 from azure_functions_db.state.azure import asked, error_code
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
