@@ -17,15 +17,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, PollerError
-from azure_functions_db.testing.breakpoints import spread
+from azure_functions_db.testing.drill_faults import PoisonedRow, poisoned, spread
+from azure_functions_db.testing.drill_scene import Scene, Subject, subject_of
 from azure_functions_db.testing.memory import MemoryQuarantine
-from azure_functions_db.testing.poison import PoisonedRow, poisoned
-from azure_functions_db.testing.scene import Scene
-from azure_functions_db.testing.subject import Subject, subject_of
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
-    from azure_functions_db.testing.subject import NewStore
+    from azure_functions_db.testing.drill_scene import NewStore
     from azure_functions_db.trigger.mapping import Model
     from azure_functions_db.trigger.normalizers import Normalizer
 
