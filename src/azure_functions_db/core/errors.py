@@ -176,6 +176,32 @@ class RowsFailed(Exception):  # noqa: N818 - reads as the sentence a handler say
         return f"{len(self.failures)} event(s) failed"
 
 
+# A traceback says azure_functions_db.FetchError, the name by which users catch it.
+for _error in (
+    DbError,
+    DbConnectionError,
+    ConfigurationError,
+    QueryError,
+    WriteError,
+    NotFoundError,
+    CursorSerializationError,
+    StateStoreError,
+    LeaseConflictError,
+    FingerprintMismatchError,
+    PollerError,
+    LeaseAcquireError,
+    SourceConfigurationError,
+    FetchError,
+    HandlerError,
+    CommitError,
+    LostLeaseError,
+    SerializationError,
+    PositionLostError,
+    RowsFailed,
+):
+    _error.__module__ = "azure_functions_db"
+
+
 # Groups and retries can make long chains; nobody reads further.
 _MOST = 50
 
