@@ -116,8 +116,8 @@ def _execute(connection: Connection, statement: Statement, rows: Iterator[Values
 
 def _repeated(sql: str, words: Words, width: int, count: int) -> str:
     """Return the statement of one row as one of several rows."""
-    head, found, tail = sql.partition(f"VALUES ({words.placeholders(width)})")
-    if not found:
+    head, values, tail = sql.partition(f"VALUES ({words.placeholders(width)})")
+    if not values:
         raise ConfigurationError("returning= does not work for several rows with this dialect")
     groups = ", ".join(f"({words.placeholders(width, start)})" for start in range(0, width * count, width))
     return f"{head}VALUES {groups}{tail}"
@@ -202,9 +202,9 @@ def _filled(rows: Iterator[bytes], limit: int) -> Iterator[bytes]:
 
 
 def _longest_packet(connection: Connection) -> int:
-    known = connection.info.get("azfdb_longest_packet")
-    if known is None:
-        known = connection.info["azfdb_longest_packet"] = int(
+    longest = connection.info.get("azfdb_longest_packet")
+    if longest is None:
+        longest = connection.info["azfdb_longest_packet"] = int(
             connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
         )
-    return known
+    return longest

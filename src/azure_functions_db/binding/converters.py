@@ -179,15 +179,15 @@ def loaded(
     """Return rows of a table as dicts of Python values; ``refreshed`` describes a table that has changed."""
     description = _description(cursor)
     names = _names(description)
-    found = dicts(names, rows)
+    loaded_rows = dicts(names, rows)
     current = table if refreshed is None or _covers(table, names) else refreshed()
     # psycopg gives the natural types by itself, whatever their codes.
     codes = None if dialect.driver == "psycopg" else tuple([column[1] for column in description])
     for name, load in _loaders(dialect, current, names, codes):
-        for row in found:
+        for row in loaded_rows:
             if row[name] is not None:
                 row[name] = load(row[name])
-    return found
+    return loaded_rows
 
 
 @lru_cache(maxsize=512)

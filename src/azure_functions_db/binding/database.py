@@ -124,11 +124,11 @@ class Database:
         with nullcontext() if connection is None else joined(connection):
             return table_with(self.engine, name, schema, columns)
 
-    def refreshed(self, known: Table) -> Table:
+    def refreshed(self, table: Table) -> Table:
         """Return the table's description, read again."""
         connection = self.current()
         with nullcontext() if connection is None else joined(connection):
-            return refreshed(self.engine, known)
+            return refreshed(self.engine, table)
 
     def with_table(self, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
         """Run work on a table, once more if it fails because the table has changed."""

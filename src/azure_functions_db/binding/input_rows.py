@@ -236,9 +236,9 @@ def checked_conflict_values(dialect: Dialect, table: Table, conflict: Iterable[s
 def _check(dialect: Dialect, table: Table, name: str, given: type) -> None:
     column = table.columns[name]
     if not _fits(dialect, column, given):
-        wanted = " or ".join(each.__name__ for each in _named(_types_of(dialect, column)))
+        expected = " or ".join(each.__name__ for each in _named(_types_of(dialect, column)))
         raise ConfigurationError(
-            f"The key column {name!r} of {table.name!r} is {type(column.type).__name__}, which takes {wanted}, "
+            f"The key column {name!r} of {table.name!r} is {type(column.type).__name__}, which takes {expected}, "
             f"not {given.__name__}: some databases would find other rows by it",
             table=table.name,
         )

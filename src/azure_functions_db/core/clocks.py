@@ -20,10 +20,10 @@ def clock_finding(check: str, there: dt.datetime | None, here: dt.datetime | Non
     if there is None:
         return Finding(check, "note", "not known")
     difference = (there - (here or utc_now())).total_seconds()
-    told = "this machine's" if abs(difference) < 1 else f"{difference:+.1f} s against this machine"
+    comparison = "this machine's" if abs(difference) < 1 else f"{difference:+.1f} s against this machine"
     if abs(difference) > _TOLERANCE:
-        return Finding(check, "warning", told, "leases allow for 5 s: set the clocks by NTP")
-    return Finding(check, "ok", told)
+        return Finding(check, "warning", comparison, "leases allow for 5 s: set the clocks by NTP")
+    return Finding(check, "ok", comparison)
 
 
 def lag_seconds(cursor: object, now: dt.datetime) -> float | None:

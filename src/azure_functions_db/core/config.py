@@ -27,24 +27,24 @@ def expanded(value: str, environment: Mapping[str, str] = os.environ) -> str:
     """
     pieces: list[str] = []
     position = 0
-    while found := _TOKEN.search(value, position):
-        pieces.append(value[position : found.start()])
-        name = found["name"]
-        position = found.end()
+    while token := _TOKEN.search(value, position):
+        pieces.append(value[position : token.start()])
+        name = token["name"]
+        position = token.end()
         if name is None:
             pieces.append("%")
-        elif _is_encoding(value, found, environment):
+        elif _is_encoding(value, token, environment):
             # Its closing percent sign opens the next piece: leave that to the next round.
             position -= 1
-            pieces.append(value[found.start() : position])
+            pieces.append(value[token.start() : position])
         else:
             pieces.append(_setting(name, environment))
     pieces.append(value[position:])
     return "".join(pieces)
 
 
-def _is_encoding(value: str, found: re.Match[str], environment: Mapping[str, str]) -> bool:
-    name, end = found["name"], found.end()
+def _is_encoding(value: str, token: re.Match[str], environment: Mapping[str, str]) -> bool:
+    name, end = token["name"], token.end()
     pair = _PAIR if len(name) == 2 else _CAPITAL_PAIR
     if not pair.match(name):
         return False

@@ -36,7 +36,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.secrets import masked, masked_words, shows_secret, told
+from azure_functions_db.core.secrets import masked, masked_message, masked_words, shows_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ class DbError(Exception):
 
     def __init__(self, message: str, **fields: object) -> None:
         # Messages repeat what users, drivers and services say; this is where they all pass.
-        super().__init__(told(message))
+        super().__init__(masked_message(message))
         for name, value in fields.items():
             if not hasattr(type(self), name):
                 raise TypeError(f"{type(self).__name__} has no field {name!r}")

@@ -63,10 +63,10 @@ class InputInjection:
         from azure_functions_db.binding.reader import DbReader
 
         with DbReader(**self.target.client_options()) as reader:
-            found = self._selected(reader, given)
-        if self.required and not found:
+            selected = self._selected(reader, given)
+        if self.required and not selected:
             raise NotFoundError(self._nothing_found(), table=self.target.table)
-        return found
+        return selected
 
     def _selected(self, reader: DbReader, given: Mapping[str, Any]) -> Any:
         match self.selection:

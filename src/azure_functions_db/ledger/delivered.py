@@ -65,8 +65,8 @@ class DeliveredLedger:
         with self._table.failures():
             self._table.ensure()
             with self._table.engine.connect() as connection:
-                found = self._table.matching(connection, "position_hash", list(positions), poller_name=poller_name)
-        return [event for position, event in positions.items() if position not in found]
+                noted = self._table.matching(connection, "position_hash", list(positions), poller_name=poller_name)
+        return [event for position, event in positions.items() if position not in noted]
 
     def prune(self, older_than: dt.timedelta) -> int:
         """Forget what was delivered longer ago than this; return how many rows that were."""
@@ -79,8 +79,8 @@ class DeliveredLedger:
 
 def position_of(event: Event) -> str:
     """Return a text that two events share exactly when they are about the same state of the same row."""
-    told = [_comparable(event.cursor), *(_comparable(part) for _, part in sorted(event.pk.items()))]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    parts = [_comparable(event.cursor), *(_comparable(part) for _, part in sorted(event.pk.items()))]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _comparable(part: CursorPart) -> Any:

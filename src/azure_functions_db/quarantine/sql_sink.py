@@ -53,12 +53,12 @@ class SqlQuarantine:
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
-        wanted = self._own.table.select()
+        statement = self._own.table.select()
         if poller_name is not None and _is_plain(poller_name):
-            wanted = wanted.where(self._own.table.c.poller_name == poller_name)
+            statement = statement.where(self._own.table.c.poller_name == poller_name)
         with self._connected() as connection:
-            found = [self._decoded(row) for row in connection.execute(wanted)]
-        return oldest_first([row for row in found if poller_name in {None, row.poller_name}])
+            kept = [self._decoded(row) for row in connection.execute(statement)]
+        return oldest_first([row for row in kept if poller_name in {None, row.poller_name}])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
@@ -79,8 +79,8 @@ class SqlQuarantine:
         if _is_plain(poller_name) and _is_plain(event_id):
             return [(poller_name, event_id)]
         rows = connection.execute(self._own.table.select()).all()
-        told = ((self._decoded(row), (row.poller_name, row.event_id)) for row in rows)
-        return [key for row, key in told if (row.poller_name, row.event_id) == (poller_name, event_id)]
+        keyed = ((self._decoded(row), (row.poller_name, row.event_id)) for row in rows)
+        return [key for row, key in keyed if (row.poller_name, row.event_id) == (poller_name, event_id)]
 
     def _decoded(self, row: Any) -> QuarantinedRow:
         return decoded(row.entry, f"{self._own.name}, event {row.event_id}", _is_of(row))
@@ -121,12 +121,12 @@ def _bound_waits(connection: Connection) -> None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}")
 
 
-def _is_of(found: Any) -> Callable[[QuarantinedRow], bool]:
+def _is_of(kept: Any) -> Callable[[QuarantinedRow], bool]:
     """Return what tells whether an entry belongs to its row in the table; older versions kept odd names as they are."""
 
     def belongs(row: QuarantinedRow) -> bool:
         names = ((row.poller_name, row.event_id), (_plain(row.poller_name), _plain(row.event_id)))
-        return (found.poller_name, found.event_id) in names
+        return (kept.poller_name, kept.event_id) in names
 
     return belongs
 
@@ -147,5 +147,5 @@ def _is_plain(name: str) -> bool:
 
 def _plain(name: str) -> str:
     """Return the name in ASCII and short enough for its column; the digest keeps two of them apart."""
-    told = ascii(name)
-    return name if _is_plain(name) else f"{told[1:121]}~{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    escaped = ascii(name)
+    return name if _is_plain(name) else f"{escaped[1:121]}~{hashlib.sha256(escaped.encode()).hexdigest()[:32]}"

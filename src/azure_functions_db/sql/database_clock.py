@@ -23,6 +23,6 @@ def database_now(connection: Connection) -> dt.datetime | None:
     statement = _NOW.get(connection.dialect.name)
     if statement is None:
         return None
-    told = connection.exec_driver_sql(statement).scalar_one()
-    moment = dt.datetime.fromisoformat(told) if isinstance(told, str) else told
+    value = connection.exec_driver_sql(statement).scalar_one()
+    moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)

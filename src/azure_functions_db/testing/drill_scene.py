@@ -98,7 +98,7 @@ def subject_of(
     """Return the subject: a plain handler, or a function that has a trigger of this library."""
     plan = poll_composition_of(handler)
     plain = handler if plan is None else plan.handler
-    found = Subject(
+    subject = Subject(
         name=getattr(plain, "__name__", type(plain).__name__),
         handler=_called_with_context(handler) if plan is None else partial(plan.deliver, _arguments(plan, arguments)),
         is_async=_is_async(plain),
@@ -114,7 +114,7 @@ def subject_of(
             "A transactional handler is drilled with its own kind of store: "
             "new_store=lambda **options: SqlStateStore(url=..., **options)"
         )
-    return replace(found, **chosen)
+    return replace(subject, **chosen)
 
 
 def _called_with_context(handler: Any) -> Callable[[Any, Any], Any]:
