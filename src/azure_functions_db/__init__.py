@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from azure_functions_db.core.ports import MetricsCollector
     from azure_functions_db.core.types import CursorPart, CursorValue
     from azure_functions_db.decorator.bindings import DbBindings
-    from azure_functions_db.decorator.metadata import get_db_metadata
+    from azure_functions_db.decorator.composition import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
     from azure_functions_db.ledger.delivered import DeliveredLedger
     from azure_functions_db.ledger.processed import ProcessedLedger, processed_once
     from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
-    from azure_functions_db.quarantine.blob import BlobQuarantine
-    from azure_functions_db.quarantine.file import FileQuarantine
-    from azure_functions_db.quarantine.sql import SqlQuarantine
+    from azure_functions_db.quarantine.blob_sink import BlobQuarantine
+    from azure_functions_db.quarantine.file_sink import FileQuarantine
+    from azure_functions_db.quarantine.sql_sink import SqlQuarantine
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
@@ -107,14 +107,14 @@ _HOMES = {
     "state.store": ["DocumentStateStore"],
     "state.table": ["TableStateStore"],
     "decorator.bindings": ["DbBindings"],
-    "decorator.metadata": ["get_db_metadata"],
+    "decorator.composition": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
     "ledger.delivered": ["DeliveredLedger"],
     "ledger.processed": ["ProcessedLedger", "processed_once"],
     "observability": ["OpenTelemetryMetrics", "OpenTelemetryObserver"],
-    "quarantine.blob": ["BlobQuarantine"],
-    "quarantine.file": ["FileQuarantine"],
-    "quarantine.sql": ["SqlQuarantine"],
+    "quarantine.blob_sink": ["BlobQuarantine"],
+    "quarantine.file_sink": ["FileQuarantine"],
+    "quarantine.sql_sink": ["SqlQuarantine"],
     "trigger.context": ["PollContext"],
     "trigger.events": ["RowChange"],
     "trigger.normalizers": ["RecordNormalizer"],

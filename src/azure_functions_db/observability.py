@@ -6,8 +6,7 @@ import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.chains import masked_error
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, masked_error
 from azure_functions_db.core.observers import LogObserver, MetricsObserver, Observers
 from azure_functions_db.core.ports import MetricsCollector, Observer
 from azure_functions_db.core.secrets import masked_words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,16 @@ def test_the_public_names_are_these() -> None:
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_a_public_name_can_be_imported(name: str) -> None:
     assert getattr(azure_functions_db, name) is not None
+
+
+ERRORS = [name for name in PUBLIC_NAMES if name.endswith("Error") or name == "RowsFailed"]
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_prints_as_its_public_name(name: str) -> None:
+    error = getattr(azure_functions_db, name)
+    assert f"{error.__module__}.{error.__qualname__}" == f"azure_functions_db.{name}"
+    assert pickle.loads(pickle.dumps(error)) is error
 
 
 def test_type_checkers_see_the_same_names() -> None:

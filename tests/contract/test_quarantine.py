@@ -145,7 +145,7 @@ def test_a_row_of_an_odd_name_that_an_older_version_has_put_aside_is_still_one(s
 
 
 def test_a_locked_table_is_an_error_after_a_while(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("azure_functions_db.quarantine.sql.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("azure_functions_db.quarantine.sql_sink.LOCK_SECONDS", 0.1)
     sink = SqlQuarantine(url=postgres_database)
     sink.put([row("e1")])
     engine = create_engine(postgres_database)
@@ -184,8 +184,8 @@ def test_an_entry_of_another_poller_than_its_place_says_is_refused(new_sink: New
             path.rename(path.with_name("e2.json"))
         case SqlQuarantine():
             sink.put([row()])
-            with sink._engine.begin() as connection:
-                connection.execute(sink._table.update().values(poller_name="payments"))
+            with sink._own.engine.begin() as connection:
+                connection.execute(sink._own.table.update().values(poller_name="payments"))
         case BlobQuarantine():
             content = encoded(row(poller_name="payments"))
             sink.put([row()])

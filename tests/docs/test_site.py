@@ -29,7 +29,7 @@ def documented() -> set[str]:
 def test_every_public_name_has_its_place_in_the_reference(name: str) -> None:
     homes = {path.rpartition(".")[2] for path in documented()}
     whole_modules = {"azure_functions_db.core.errors", "azure_functions_db.core.ports"}
-    home = getattr(getattr(azure_functions_db, name), "__module__", "")
+    home = f"azure_functions_db.{azure_functions_db._HOME_OF[name]}"
     assert name in homes or home in whole_modules & documented()
 
 

@@ -8,8 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.azure.storage import failure_told
-from azure_functions_db.core.chains import masked_error
-from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.errors import StateStoreError, masked_error
 
 if TYPE_CHECKING:
     import datetime as dt

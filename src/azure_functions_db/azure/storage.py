@@ -160,8 +160,10 @@ def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
             f"The identity-based settings {prefix}__… need the package azure-identity: "
             'pip install "azure-functions-db[identity]"'
         ) from None
-    found = {name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")}
-    match found:
+    identity = {
+        name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")
+    }
+    match identity:
         case {"credential": str() as kind, "clientId": client} if kind.lower() == "managedidentity":
             return ManagedIdentityCredential(client_id=client) if client else ManagedIdentityCredential()
         case {"credential": str() as kind}:

@@ -9,12 +9,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from azure_functions_db.binding.converters import as_model
 from azure_functions_db.binding.reader import DbReader, Reader
-from azure_functions_db.binding.results import as_model
 from azure_functions_db.binding.session import DbSession
 from azure_functions_db.binding.writer import DbWriter, Writer
-from azure_functions_db.core.bridge import PinnedThread, in_thread
-from azure_functions_db.core.calls import must_be_awaited
+from azure_functions_db.core.bridge import PinnedThread, in_thread, must_be_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

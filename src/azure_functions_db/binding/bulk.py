@@ -10,10 +10,9 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.binding.rows import picker
-from azure_functions_db.binding.statements import Words, insert, unfit_values
-from azure_functions_db.binding.upsert import on_conflict, upsert
-from azure_functions_db.binding.values import ByType
+from azure_functions_db.binding.converters import ByType
+from azure_functions_db.binding.input_rows import picker
+from azure_functions_db.binding.statements import Words, insert, on_conflict, unfit_values, upsert
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.sql.autocommit import driver_errors
 from azure_functions_db.sql.transactions import savepoint
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from azure_functions_db.binding.rows import Names, Values
+    from azure_functions_db.binding.converters import Converter
+    from azure_functions_db.binding.input_rows import Names, Values
     from azure_functions_db.binding.statements import Statement
-    from azure_functions_db.binding.values import Converter
     from azure_functions_db.core.types import Row
 
 # Below this many rows the round trips of COPY cost more than they spare.
@@ -117,8 +116,8 @@ def _execute(connection: Connection, statement: Statement, rows: Iterator[Values
 
 def _repeated(sql: str, words: Words, width: int, count: int) -> str:
     """Return the statement of one row as one of several rows."""
-    head, found, tail = sql.partition(f"VALUES ({words.placeholders(width)})")
-    if not found:
+    head, values, tail = sql.partition(f"VALUES ({words.placeholders(width)})")
+    if not values:
         raise ConfigurationError("returning= does not work for several rows with this dialect")
     groups = ", ".join(f"({words.placeholders(width, start)})" for start in range(0, width * count, width))
     return f"{head}VALUES {groups}{tail}"
@@ -203,9 +202,9 @@ def _filled(rows: Iterator[bytes], limit: int) -> Iterator[bytes]:
 
 
 def _longest_packet(connection: Connection) -> int:
-    known = connection.info.get("azfdb_longest_packet")
-    if known is None:
-        known = connection.info["azfdb_longest_packet"] = int(
+    longest = connection.info.get("azfdb_longest_packet")
+    if longest is None:
+        longest = connection.info["azfdb_longest_packet"] = int(
             connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
         )
-    return known
+    return longest

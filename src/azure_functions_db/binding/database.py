@@ -1,4 +1,4 @@
-"""Where the statements of a reader, a writer or a session run."""
+"""Where the statements of a reader, a writer or a session run, and what their failures become."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.binding.statements import plans, unfit_values
-from azure_functions_db.core.errors import ConfigurationError, WriteError
+from azure_functions_db.core.errors import (
+    ConfigurationError,
+    DbConnectionError,
+    QueryConnectionError,
+    QueryError,
+    WriteConnectionError,
+    WriteError,
+)
+from azure_functions_db.core.secrets import masked
 from azure_functions_db.sql.autocommit import driver_errors, run_single, takes_single_statements
-from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.failures import code_of, constraint_of, is_connection_failure
 from azure_functions_db.sql.reflection import refreshed, table_with, with_current_table
 from azure_functions_db.sql.transactions import ambient_connection, begin_now, begun, joined, savepoint, undo
 
@@ -19,10 +27,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine, Table
     from sqlalchemy.engine import Transaction
+    from sqlalchemy.exc import SQLAlchemyError
 
     from azure_functions_db.binding.statements import Statement
-    from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.sql.engine import EngineProvider
 
 T = TypeVar("T")
 
@@ -33,9 +40,8 @@ class Database:
     A ``confined`` one serves the first thread that uses it and refuses others.
     """
 
-    def __init__(self, config: DbConfig, provider: EngineProvider | None, *, confined: bool) -> None:
-        self._config = config
-        self._provider = provider
+    def __init__(self, engine: Callable[[], Engine], *, confined: bool) -> None:
+        self._get_engine = engine
         self._block: _Block | None = None
         self._confined = confined
         self._owner: int | None = None
@@ -43,7 +49,7 @@ class Database:
     @cached_property
     def engine(self) -> Engine:
         """The shared engine; made when it is first wanted."""
-        return (self._provider or default_provider()).get_engine(self._config)
+        return self._get_engine()
 
     @property
     def is_open(self) -> bool:
@@ -118,11 +124,11 @@ class Database:
         with nullcontext() if connection is None else joined(connection):
             return table_with(self.engine, name, schema, columns)
 
-    def refreshed(self, known: Table) -> Table:
+    def refreshed(self, table: Table) -> Table:
         """Return the table's description, read again."""
         connection = self.current()
         with nullcontext() if connection is None else joined(connection):
-            return refreshed(self.engine, known)
+            return refreshed(self.engine, table)
 
     def with_table(self, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
         """Run work on a table, once more if it fails because the table has changed."""
@@ -246,3 +252,65 @@ def _run_on(connection: Connection, sql: str, bound: Any, take: Callable[[Any], 
         return taken
     finally:
         result.close()
+
+
+class translated:  # noqa: N801 - used as a statement
+    """Raises what goes wrong inside as an error of the given kind; a lost connection is one of both kinds."""
+
+    def __init__(self, kind: type[QueryError | WriteError], table: str | None = None) -> None:
+        self._kind = kind
+        self._table = table
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        from sqlalchemy.exc import SQLAlchemyError
+
+        if isinstance(error, SQLAlchemyError):
+            raise _translation(error, self._kind, self._table) from error
+        if type(error) is DbConnectionError:  # there was no token to log in with
+            raise _lost(self._kind)(str(error), table=self._table) from error
+
+
+def _lost(kind: type[QueryError | WriteError]) -> type[QueryConnectionError | WriteConnectionError]:
+    return QueryConnectionError if issubclass(kind, QueryError) else WriteConnectionError
+
+
+def _translation(
+    cause: SQLAlchemyError, kind: type[QueryError | WriteError], table: str | None
+) -> QueryError | WriteError:
+    if is_connection_failure(cause):
+        return _lost(kind)(f"The database cannot be reached: {_reason(cause)}", table=table)
+    action = "Reading" if issubclass(kind, QueryError) else "Writing"
+    place = f" {table!r}" if table else ""
+    return kind(f"{action}{place} failed: {_reason(cause)}", table=table, constraint=constraint_of(cause))
+
+
+def _reason(cause: SQLAlchemyError) -> str:
+    """Say what happened without repeating a value of a row, which drivers like to quote."""
+    original = getattr(cause, "orig", None) or cause
+    constraint = constraint_of(cause)
+    parts = [
+        type(original).__name__,
+        None if constraint is None else f"constraint {constraint!r}",
+        code_of(cause),
+        _safe_text(cause),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _safe_text(cause: SQLAlchemyError) -> str | None:
+    from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+
+    if not isinstance(cause, DBAPIError):
+        return None if hasattr(cause, "orig") else masked(str(cause))
+    diagnosis = getattr(cause.orig, "diag", None)
+    is_about_the_statement = isinstance(cause, OperationalError | ProgrammingError)
+    # PyMySQL writes the values into the statement, and MySQL quotes the statement.
+    if not is_about_the_statement or code_of(cause) == "1064" or cause.orig is None:
+        return None
+    text = getattr(diagnosis, "message_primary", None) or str(cause.orig.args[-1] if cause.orig.args else "")
+    return masked(text.strip())

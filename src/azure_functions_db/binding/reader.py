@@ -5,14 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from azure_functions_db.binding.database import Database
-from azure_functions_db.binding.failures import translated
-from azure_functions_db.binding.keys import checked_key_values
-from azure_functions_db.binding.results import as_model, dicts, loaded, names_of
-from azure_functions_db.binding.rows import checked_key
+from azure_functions_db.binding.converters import as_model, dicts, loaded, names_of
+from azure_functions_db.binding.database import Database, translated
+from azure_functions_db.binding.input_rows import checked_key, checked_key_values
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
-from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, QueryError
+from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.transactions import undo
 
 if TYPE_CHECKING:
@@ -197,7 +195,7 @@ class DbReader(Reader):
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
-        super().__init__(Database(config_of(url, db_config), engine_provider, confined=False), table, schema)
+        super().__init__(Database(engine_getter(url, db_config, engine_provider), confined=False), table, schema)
         self._streams: list[Iterator[list[Row]]] = []
 
     def chunks(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from azure_functions_db.binding.database import Database
-from azure_functions_db.binding.failures import translated
+from azure_functions_db.binding.database import Database, translated
 from azure_functions_db.binding.reader import Reader
 from azure_functions_db.binding.writer import Writer
-from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, WriteError
+from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.transactions import savepoint
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class DbSession:
         engine_provider: EngineProvider | None = None,
         isolation_level: str | None = None,
     ) -> None:
-        self._database = _SessionDatabase(config_of(url, db_config), engine_provider, confined=True)
+        self._database = _SessionDatabase(engine_getter(url, db_config, engine_provider), confined=True)
         self._isolation_level = isolation_level
 
     def reader(self, table: str | None = None, *, schema: str | None = None) -> Reader:

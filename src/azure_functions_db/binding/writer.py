@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding import statements
 from azure_functions_db.binding.bulk import write_rows, write_rows_returning
-from azure_functions_db.binding.database import Database
-from azure_functions_db.binding.failures import translated
-from azure_functions_db.binding.keys import checked_conflict_values, checked_key_values
-from azure_functions_db.binding.results import loaded
-from azure_functions_db.binding.rows import (
+from azure_functions_db.binding.converters import loaded
+from azure_functions_db.binding.database import Database, translated
+from azure_functions_db.binding.input_rows import (
     checked_columns,
     checked_conflict,
+    checked_conflict_values,
     checked_key,
+    checked_key_values,
     checked_known,
     chunked,
     grouped,
@@ -24,9 +24,9 @@ from azure_functions_db.binding.rows import (
     references_itself,
     row_of,
 )
-from azure_functions_db.binding.upsert import upsert
-from azure_functions_db.core.config import config_of
+from azure_functions_db.binding.statements import upsert
 from azure_functions_db.core.errors import ConfigurationError, WriteError
+from azure_functions_db.sql.engine import engine_getter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from sqlalchemy import Connection, Table
 
-    from azure_functions_db.binding.rows import Names
+    from azure_functions_db.binding.input_rows import Names
     from azure_functions_db.binding.statements import Statement
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Row
@@ -246,7 +246,7 @@ class DbWriter(Writer):
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
-        super().__init__(Database(config_of(url, db_config), engine_provider, confined=True), table, schema)
+        super().__init__(Database(engine_getter(url, db_config, engine_provider), confined=True), table, schema)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:

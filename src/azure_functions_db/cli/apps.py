@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.decorator.plan import polling_of
+from azure_functions_db.decorator.composition import polling_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

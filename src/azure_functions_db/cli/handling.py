@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.timers import is_timer, timer_of
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.plan import poll_plan_of
+from azure_functions_db.decorator.composition import poll_composition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class Handling:
 
 def handling_of(poller: AppPoller) -> Handling:
     """Return a poller's handler; its other parameters are filled as in the host."""
-    plan = poll_plan_of(poller.function.call)
+    plan = poll_composition_of(poller.function.call)
     if plan is None:
         raise AssertionError("a poller of an app has a plan")
     return Handling(partial(plan.deliver, _host_arguments(poller)), inspect.iscoroutinefunction(plan.handler))

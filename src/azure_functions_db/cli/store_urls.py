@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.settings import expanded
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import QuarantineSink
@@ -46,15 +46,15 @@ def sink_at(url: str) -> QuarantineSink:
     """Return the sink of quarantined rows at a URL; nothing is contacted yet."""
     match _kind(url):
         case "azureblob":
-            from azure_functions_db.quarantine.blob import BlobQuarantine
+            from azure_functions_db.quarantine.blob_sink import BlobQuarantine
 
             return BlobQuarantine(**_storage(url, "container"))
         case "file":
-            from azure_functions_db.quarantine.file import FileQuarantine
+            from azure_functions_db.quarantine.file_sink import FileQuarantine
 
             return FileQuarantine(_existing_directory(url))
         case _:
-            from azure_functions_db.quarantine.sql import SqlQuarantine
+            from azure_functions_db.quarantine.sql_sink import SqlQuarantine
 
             return SqlQuarantine(**database_at(url))
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.schedules import parsed_schedule
+from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.foreign import parsed_json, timestamp
-from azure_functions_db.core.settings import expanded
 
 if TYPE_CHECKING:
     from pathlib import Path

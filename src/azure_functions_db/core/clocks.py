@@ -1,46 +1,29 @@
-"""What time it is elsewhere, and how long ago something was."""
+"""What time it is, and how far apart two clocks are."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
 
 from azure_functions_db.core.types import Finding
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-_NOW = {
-    "postgresql": "SELECT clock_timestamp()",
-    "mysql": "SELECT utc_timestamp(6)",
-    "mariadb": "SELECT utc_timestamp(6)",
-    "mssql": "SELECT sysutcdatetime()",
-    "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
-    "oracle": "SELECT sys_extract_utc(systimestamp) FROM dual",
-}
 # Leases allow for clocks that differ by this much.
 _TOLERANCE = 5.0
 
 
-def database_now(connection: Connection) -> dt.datetime | None:
-    """Return the database's own clock; None where its dialect is not known well enough."""
-    statement = _NOW.get(connection.dialect.name)
-    if statement is None:
-        return None
-    told = connection.exec_driver_sql(statement).scalar_one()
-    moment = dt.datetime.fromisoformat(told) if isinstance(told, str) else told
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+def utc_now() -> dt.datetime:
+    """Return the time by the machine's clock."""
+    return dt.datetime.now(dt.UTC)
 
 
 def clock_finding(check: str, there: dt.datetime | None, here: dt.datetime | None = None) -> Finding:
     """Compare a clock with this machine's."""
     if there is None:
         return Finding(check, "note", "not known")
-    difference = (there - (here or dt.datetime.now(dt.UTC))).total_seconds()
-    told = "this machine's" if abs(difference) < 1 else f"{difference:+.1f} s against this machine"
+    difference = (there - (here or utc_now())).total_seconds()
+    comparison = "this machine's" if abs(difference) < 1 else f"{difference:+.1f} s against this machine"
     if abs(difference) > _TOLERANCE:
-        return Finding(check, "warning", told, "leases allow for 5 s: set the clocks by NTP")
-    return Finding(check, "ok", told)
+        return Finding(check, "warning", comparison, "leases allow for 5 s: set the clocks by NTP")
+    return Finding(check, "ok", comparison)
 
 
 def lag_seconds(cursor: object, now: dt.datetime) -> float | None:

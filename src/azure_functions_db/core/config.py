@@ -1,7 +1,9 @@
-"""How to reach a database."""
+"""How to reach a database, and app settings in the values that say so."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -9,7 +11,58 @@ from typing import Any, Literal, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_url, masked_value
-from azure_functions_db.core.settings import expanded
+
+_TOKEN = re.compile(r"%%|%(?P<name>[A-Za-z_][A-Za-z0-9_]*)%")
+_PAIR = re.compile(r"[0-9A-Fa-f]{2}")
+# Encoders write capitals: %DB_DIR%data is a variable and a word, %DB_x%40 is encoded text.
+_CAPITAL_PAIR = re.compile(r"[0-9A-F]{2}")
+_NEXT_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)%")
+
+
+def expanded(value: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the value with each ``%NAME%`` replaced once and ``%%`` as ``%``.
+
+    Percent-encoding stays as it is. A piece that could be read both ways (``%C3%A9``,
+    ``%AF_x%40``) counts as encoding, unless a variable of that longer name is set.
+    """
+    pieces: list[str] = []
+    position = 0
+    while token := _TOKEN.search(value, position):
+        pieces.append(value[position : token.start()])
+        name = token["name"]
+        position = token.end()
+        if name is None:
+            pieces.append("%")
+        elif _is_encoding(value, token, environment):
+            # Its closing percent sign opens the next piece: leave that to the next round.
+            position -= 1
+            pieces.append(value[token.start() : position])
+        else:
+            pieces.append(_setting(name, environment))
+    pieces.append(value[position:])
+    return "".join(pieces)
+
+
+def _is_encoding(value: str, token: re.Match[str], environment: Mapping[str, str]) -> bool:
+    name, end = token["name"], token.end()
+    pair = _PAIR if len(name) == 2 else _CAPITAL_PAIR
+    if not pair.match(name):
+        return False
+    if pair.match(value, end):
+        return len(name) == 2 or name not in environment
+    following = _NEXT_NAME.match(value, end)
+    return following is not None and following[1] in environment and name not in environment
+
+
+def _setting(name: str, environment: Mapping[str, str]) -> str:
+    try:
+        return environment[name]
+    except KeyError:
+        raise ConfigurationError(
+            f"The setting {name} is not set: %{name}% names an environment variable "
+            "(an app setting in Azure, local.settings.json or the shell locally).",
+            setting=name,
+        ) from None
 
 
 class TokenCredential(Protocol):

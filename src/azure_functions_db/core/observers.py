@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.chains import masked_error
-from azure_functions_db.core.errors import LeaseConflictError
+from azure_functions_db.core.errors import LeaseConflictError, masked_error
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import (
     BatchCommitted,

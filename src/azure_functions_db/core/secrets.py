@@ -8,7 +8,7 @@ from collections.abc import Mapping
 MASK = "***"
 
 # What is kept of an error's text, wherever it is stored or told; and what of it is looked at.
-_TOLD_BYTES = 2048
+_MESSAGE_BYTES = 2048
 _EXAMINED = 65_536
 
 # In doubt too much is hidden: a password may itself hold slashes, spaces and at signs. No pattern
@@ -90,19 +90,19 @@ def shows_secret(source: str) -> bool:
 def masked_words(error: object) -> str:
     """Return what an error says of itself, without secrets and at no more than two kilobytes."""
     try:
-        return told(str(error))
+        return masked_message(str(error))
     except Exception:  # noqa: BLE001 - the user's own code, which must not make matters worse
         return "(it cannot say why)"
 
 
-def told(text: str) -> str:
+def masked_message(text: str) -> str:
     """Return a text as it may be stored and told: masked, and shortened where it is long."""
     # A secret that the cut has opened is closed again: a line's user info ends with its last at sign.
     examined = text if len(text) <= _EXAMINED else f"{text[:_EXAMINED]}@"
     return shortened(masked(examined))
 
 
-def shortened(text: str, size: int = _TOLD_BYTES) -> str:
+def shortened(text: str, size: int = _MESSAGE_BYTES) -> str:
     """Return as much of a text as its size in bytes allows; an ellipsis tells that there was more."""
     if len(text) * 4 <= size:
         return text
@@ -130,19 +130,19 @@ def masked_value(name: str, value: object) -> object:
 
 def _without_user_info(line: str) -> str:
     end = line.rfind("@")
-    found = _USER.search(line, 0, end) if end >= 0 else None
-    return line if found is None else f"{line[: found.end()]}{MASK}{line[end:]}"
+    match = _USER.search(line, 0, end) if end >= 0 else None
+    return line if match is None else f"{line[: match.end()]}{MASK}{line[end:]}"
 
 
-def _without_input(found: re.Match[str]) -> str:
-    _, ending, after = found["value"].rpartition(", input_type=")
-    return f"{found['head']}{MASK}{ending}{after}"
+def _without_input(match: re.Match[str]) -> str:
+    _, ending, after = match["value"].rpartition(", input_type=")
+    return f"{match['head']}{MASK}{ending}{after}"
 
 
-def _without_value(found: re.Match[str]) -> str:
-    value = found["value"]
+def _without_value(match: re.Match[str]) -> str:
+    value = match["value"]
     ends = [match.start() for match in _AFTER_VALUE.finditer(value)]
-    return f"{found['head']}{MASK}{value[_last_end(value, ends) :]}"
+    return f"{match['head']}{MASK}{value[_last_end(value, ends) :]}"
 
 
 def _last_end(value: str, ends: list[int]) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.database import database_of
-from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection
+from azure_functions_db.decorator.composition import with_injection, with_polling
+from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
 from azure_functions_db.decorator.out import OutputInjection, action_of
-from azure_functions_db.decorator.partitions import pollers_of
-from azure_functions_db.decorator.plan import with_injection, with_polling
-from azure_functions_db.decorator.polling import Polling
+from azure_functions_db.decorator.polling import Polling, pollers_of
 from azure_functions_db.decorator.resolvers import resolver_of
 from azure_functions_db.decorator.signature import handler_name
 
@@ -97,7 +95,7 @@ class DbBindings:
         """
         injection = InputInjection(
             arg_name=checked_name(arg_name),
-            database=database_of(url, db_config, table, schema, engine_provider),
+            target=target_of(url, db_config, table, schema, engine_provider),
             selection=selection_of(table, pk, query, params),
             model=checked_model(model),
             required=is_required(on_not_found),
@@ -119,7 +117,7 @@ class DbBindings:
         """Pass the function a `DbOut` that writes to a table; an async function gets an `AsyncDbOut`."""
         injection = OutputInjection(
             arg_name=checked_name(arg_name),
-            database=database_of(url, db_config, checked_table(table), schema, engine_provider),
+            target=target_of(url, db_config, checked_table(table), schema, engine_provider),
             action=action_of(action, conflict_columns),
         )
         return lambda fn: with_injection(fn, injection)
@@ -135,8 +133,8 @@ class DbBindings:
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
         """Pass the function a `DbReader`; an async function gets an `AsyncDbReader`."""
-        database = database_of(url, db_config, table, schema, engine_provider)
-        injection = ReaderInjection(checked_name(arg_name), database)
+        target = target_of(url, db_config, table, schema, engine_provider)
+        injection = ReaderInjection(checked_name(arg_name), target)
         return lambda fn: with_injection(fn, injection)
 
     def inject_writer(
@@ -150,8 +148,8 @@ class DbBindings:
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
         """Pass the function a `DbWriter`; an async function gets an `AsyncDbWriter`."""
-        database = database_of(url, db_config, checked_table(table), schema, engine_provider)
-        injection = WriterInjection(checked_name(arg_name), database)
+        target = target_of(url, db_config, checked_table(table), schema, engine_provider)
+        injection = WriterInjection(checked_name(arg_name), target)
         return lambda fn: with_injection(fn, injection)
 
 

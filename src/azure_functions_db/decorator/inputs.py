@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from azure_functions_db.binding.reader import DbReader
-    from azure_functions_db.decorator.database import Database
-    from azure_functions_db.decorator.injection import Kind
+    from azure_functions_db.decorator.injection import BindingTarget, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class InputInjection:
     """Hands the handler a row or rows."""
 
     arg_name: str
-    database: Database
+    target: BindingTarget
     selection: ByKey | ByQuery
     model: type[Any] | None
     required: bool
@@ -63,11 +62,11 @@ class InputInjection:
         """Return the row or the rows; the connection is given back before the handler starts."""
         from azure_functions_db.binding.reader import DbReader
 
-        with DbReader(**self.database.client_options()) as reader:
-            found = self._selected(reader, given)
-        if self.required and not found:
-            raise NotFoundError(self._nothing_found(), table=self.database.table)
-        return found
+        with DbReader(**self.target.client_options()) as reader:
+            selected = self._selected(reader, given)
+        if self.required and not selected:
+            raise NotFoundError(self._nothing_found(), table=self.target.table)
+        return selected
 
     def _selected(self, reader: DbReader, given: Mapping[str, Any]) -> Any:
         match self.selection:
@@ -79,12 +78,12 @@ class InputInjection:
                 assert_never(self.selection)
 
     def _nothing_found(self) -> str:
-        where = f"table {self.database.table!r}" if isinstance(self.selection, ByKey) else "the query"
+        where = f"table {self.target.table!r}" if isinstance(self.selection, ByKey) else "the query"
         return f"The input {self.arg_name!r} found no row in {where}"
 
     def described(self) -> dict[str, Any]:
         """Return the place it reads from and how."""
-        description = {"type": self.kind, "arg_name": self.arg_name, **self.database.described()}
+        description = {"type": self.kind, "arg_name": self.arg_name, **self.target.described()}
         if isinstance(self.selection, ByQuery):
             description["query"] = self.selection.sql
         if self.model is not None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from azure_functions_db.core.calls import must_be_awaited
+from azure_functions_db.core.bridge import must_be_awaited
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.binding.aio import AsyncDbWriter
     from azure_functions_db.binding.writer import DbWriter
-    from azure_functions_db.decorator.database import Database
-    from azure_functions_db.decorator.injection import Kind
+    from azure_functions_db.decorator.injection import BindingTarget, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class OutputInjection:
     """Hands the handler a `DbOut`, or an `AsyncDbOut` when it is async."""
 
     arg_name: str
-    database: Database
+    target: BindingTarget
     action: Insert | Upsert
     kind: Kind = "output"
 
@@ -91,7 +90,7 @@ class OutputInjection:
         """Open the handle for one call."""
         from azure_functions_db.binding.writer import DbWriter
 
-        with DbWriter(**self.database.client_options()) as writer:
+        with DbWriter(**self.target.client_options()) as writer:
             yield DbOut(writer, self.action)
 
     @asynccontextmanager
@@ -99,12 +98,12 @@ class OutputInjection:
         """Open the awaitable handle for one call."""
         from azure_functions_db.binding.aio import AsyncDbWriter
 
-        async with AsyncDbWriter(**self.database.client_options()) as writer:
+        async with AsyncDbWriter(**self.target.client_options()) as writer:
             yield AsyncDbOut(writer, self.action)
 
     def described(self) -> dict[str, Any]:
         """Return the place it writes to and how."""
-        description = {"type": self.kind, "arg_name": self.arg_name, **self.database.described()}
+        description = {"type": self.kind, "arg_name": self.arg_name, **self.target.described()}
         match self.action:
             case Insert():
                 return description | {"action": "insert"}

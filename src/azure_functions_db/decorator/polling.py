@@ -1,4 +1,4 @@
-"""The ``trigger`` decorator's part of a call: poll, and hand each batch to the handler."""
+"""The ``trigger`` decorator's part of a call: poll each partition, and hand each batch to the handler."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import contextvars
 import inspect
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Protocol, Union, get_args, get_origin, runtime_checkable
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.partitions import Steals, steals_of_this_tick
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from azure_functions_db.decorator.resolvers import Resolver
     from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.poll import PollTrigger
+
 
 _CONTEXT_TYPE = "PollContext"
 _OPTIONAL = re.compile(r"(?:\w+\.)*Optional\[(.*)\]")
@@ -116,3 +118,62 @@ def _total(outcomes: Sequence[int | BaseException]) -> int:
     if failures:
         raise BaseExceptionGroup(f"{len(failures)} partitions failed", failures)
     return sum(outcome for outcome in outcomes if isinstance(outcome, int))
+
+
+@runtime_checkable
+class Partitionable(Protocol):
+    """A source that can be narrowed to a part of its keys."""
+
+    def partitioned(self, index: int, count: int) -> Any:
+        """Return the source of one partition; all of them together read every row once."""
+
+
+class Steals:
+    """Allows one lease of a vanished holder to be taken over; shared by the partitions of one tick.
+
+    Free partitions are taken greedily. Those of an instance that died are taken one per tick, so
+    that they spread over the instances that are left.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Tell whether this is the first."""
+        return self._lock.acquire(blocking=False)
+
+
+steals_of_this_tick: ContextVar[Steals | None] = ContextVar("azfdb_steals", default=None)
+
+
+def may_steal() -> bool:
+    """Tell whether the tick that is running here may take over one more lease."""
+    steals = steals_of_this_tick.get()
+    return steals is None or steals.take()
+
+
+def pollers_of(name: str, source: Any, partitions: Any, options: Mapping[str, Any]) -> tuple[PollTrigger, ...]:
+    """Return the pollers of a source: one, or one for each partition."""
+    from azure_functions_db.trigger.poll import PollTrigger
+
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        raise ConfigurationError(f"partitions= must be a number from 1 up, not {partitions!r}")
+    if partitions == 1:
+        return (PollTrigger(name=name, source=source, **options),)
+    if not isinstance(source, Partitionable):
+        raise ConfigurationError(f"A {type(source).__name__} cannot be partitioned; leave out partitions=")
+    return tuple(
+        PollTrigger(
+            name=partition_name(name, index, partitions),
+            source=source.partitioned(index, partitions),
+            may_steal=may_steal,
+            consumer=name,
+            **options,
+        )
+        for index in range(partitions)
+    )
+
+
+def partition_name(name: str, index: int, count: int) -> str:
+    """Return the poller name of one partition; it changes with the count, as its rows do."""
+    return f"{name}-{index + 1}-of-{count}"

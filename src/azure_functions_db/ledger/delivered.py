@@ -7,10 +7,12 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.core.signals import BatchCommitted
-from azure_functions_db.ledger.book import Book, utc_now
-from azure_functions_db.sql.reflection import exact_text
+from azure_functions_db.ledger.ledger_table import LedgerTable
+from azure_functions_db.sql.engine import engine_getter
+from azure_functions_db.sql.own_tables import exact_text
 from azure_functions_db.sql.transactions import begun, outside_transactions
 
 if TYPE_CHECKING:
@@ -42,15 +44,7 @@ class DeliveredLedger:
         engine_provider: EngineProvider | None = None,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
-        self._book = Book(
-            _columns,
-            url=url,
-            db_config=db_config,
-            table=table,
-            schema=schema,
-            engine_provider=engine_provider,
-            clock=clock,
-        )
+        self._table = LedgerTable(engine_getter(url, db_config, engine_provider), table, schema, _columns, clock)
 
     def notice(self, signal: Signal) -> None:
         """Note the events of a committed batch."""
@@ -60,33 +54,33 @@ class DeliveredLedger:
     def note(self, poller_name: str, events: Sequence[Event]) -> None:
         """Note that events were delivered; noting one twice is no error."""
         rows = [_row(poller_name, event) for event in events]
-        with self._book.failures(), outside_transactions():
-            self._book.make_table()
-            with begun(self._book.engine) as connection:
-                self._book.add(connection, rows)
+        with self._table.failures(), outside_transactions():
+            self._table.ensure()
+            with begun(self._table.engine) as connection:
+                self._table.add(connection, rows)
 
     def missing(self, poller_name: str, events: Sequence[Event]) -> list[Event]:
         """Return those of the events that were never noted."""
         positions = {position_of(event): event for event in events}
-        with self._book.failures():
-            self._book.make_table()
-            with self._book.engine.connect() as connection:
-                found = self._book.found(connection, "position_hash", list(positions), poller_name=poller_name)
-        return [event for position, event in positions.items() if position not in found]
+        with self._table.failures():
+            self._table.ensure()
+            with self._table.engine.connect() as connection:
+                noted = self._table.matching(connection, "position_hash", list(positions), poller_name=poller_name)
+        return [event for position, event in positions.items() if position not in noted]
 
     def prune(self, older_than: dt.timedelta) -> int:
         """Forget what was delivered longer ago than this; return how many rows that were."""
-        return self._book.prune(older_than)
+        return self._table.prune(older_than)
 
     def ddl(self) -> str:
         """Return the statements that make the table, for a database in which the app may not."""
-        return self._book.ddl()
+        return self._table.ddl()
 
 
 def position_of(event: Event) -> str:
     """Return a text that two events share exactly when they are about the same state of the same row."""
-    told = [_comparable(event.cursor), *(_comparable(part) for _, part in sorted(event.pk.items()))]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    parts = [_comparable(event.cursor), *(_comparable(part) for _, part in sorted(event.pk.items()))]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _comparable(part: CursorPart) -> Any:

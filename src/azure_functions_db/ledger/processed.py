@@ -7,8 +7,10 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from azure_functions_db.ledger.book import Book, utc_now
-from azure_functions_db.sql.reflection import exact_text
+from azure_functions_db.core.clocks import utc_now
+from azure_functions_db.ledger.ledger_table import LedgerTable
+from azure_functions_db.sql.engine import engine_getter
+from azure_functions_db.sql.own_tables import exact_text
 from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, savepoint
 
 if TYPE_CHECKING:
@@ -51,15 +53,7 @@ class ProcessedLedger:
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
         self._scope = scope
-        self._book = Book(
-            _columns,
-            url=url,
-            db_config=db_config,
-            table=table,
-            schema=schema,
-            engine_provider=engine_provider,
-            clock=clock,
-        )
+        self._table = LedgerTable(engine_getter(url, db_config, engine_provider), table, schema, _columns, clock)
 
     @contextmanager
     def once(self, events: Sequence[E]) -> Iterator[list[E]]:
@@ -67,28 +61,28 @@ class ProcessedLedger:
 
         Of two instances with the same event the second waits for the first to commit or fail.
         """
-        with self._book.failures():
-            self._book.make_table()
+        with self._table.failures():
+            self._table.ensure()
         with self._transaction() as connection:
             yield self._new(connection, events)
 
     def prune(self, older_than: dt.timedelta) -> int:
         """Forget events that were processed longer ago than this; return how many."""
-        return self._book.prune(older_than)
+        return self._table.prune(older_than)
 
     def ddl(self) -> str:
         """Return the statements that make the table, for a database in which the app may not."""
-        return self._book.ddl()
+        return self._table.ddl()
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        joined = ambient_connection(self._book.engine)
+        joined = ambient_connection(self._table.engine)
         if joined is not None:
             # So that whoever surrounds this may catch its exception and go on without its notes.
             with savepoint(joined):
                 yield joined
             return
-        with ambient_transaction(self._book.engine) as connection:
+        with ambient_transaction(self._table.engine) as connection:
             yield connection
 
     def _new(self, connection: Connection, events: Sequence[E]) -> list[E]:
@@ -99,18 +93,18 @@ class ProcessedLedger:
         mark = uuid.uuid4().hex
         # In one order, so that two instances with the same events wait for, not on, each other.
         rows = [{"scope": scope, "event_id": event_id, "mark": mark} for scope, event_id in sorted(by_key)]
-        with self._book.failures():
-            self._book.add(connection, rows)
+        with self._table.failures():
+            self._table.add(connection, rows)
             new = {scope: self._noted(connection, scope, list(by_key), mark) for scope in {key[0] for key in by_key}}
         return [event for (scope, event_id), event in by_key.items() if event_id in new[scope]]
 
     def _noted(self, connection: Connection, scope: str, keys: Sequence[tuple[str, str]], mark: str) -> set[str]:
         """Return the ids whose note is this one, and that were not noted before each function had a scope."""
         ids = sorted(event_id for of_scope, event_id in keys if of_scope == scope)
-        mine = self._book.found(connection, "event_id", ids, scope=scope, mark=mark)
+        mine = self._table.matching(connection, "event_id", ids, scope=scope, mark=mark)
         if self._scope is not None or scope == _SHARED:
             return mine
-        return mine - self._book.found(connection, "event_id", ids, scope=_SHARED)
+        return mine - self._table.matching(connection, "event_id", ids, scope=_SHARED)
 
     def _scope_of(self, event: Event) -> str:
         if self._scope is not None:

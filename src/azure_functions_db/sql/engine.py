@@ -10,12 +10,13 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
+from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked, masked_value
 from azure_functions_db.sql.failures import hide_values
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from sqlalchemy import URL, Engine, ExceptionContext, Pool
 
@@ -80,6 +81,14 @@ if hasattr(os, "register_at_fork"):
 def default_provider() -> EngineProvider:
     """Return the process-wide provider that everything uses unless it is given another."""
     return EngineProvider()
+
+
+def engine_getter(
+    url: str | None, db_config: DbConfig | None, engine_provider: EngineProvider | None
+) -> Callable[[], Engine]:
+    """Return what gives the engine of a database; the arguments are checked now, the engine is made when wanted."""
+    config = config_of(url, db_config)
+    return lambda: (engine_provider or default_provider()).get_engine(config)
 
 
 class _Same:

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def exact_text(length: int) -> Any:
-    """Return the type of a name or id in a table of ours; MySQL would take ``a`` and ``A`` for the same."""
-    from sqlalchemy import String
-    from sqlalchemy.dialects import mysql
-
-    exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return String(length).with_variant(exact, "mysql", "mariadb")
-
-
 class _Reflections:
     """The tables of one engine; a table is read once however many threads want it."""
 
@@ -37,18 +28,18 @@ class _Reflections:
         self._lock = threading.Lock()
 
     def get(self, engine: Engine, name: str, schema: str | None) -> Table:
-        known = self._tables.get((schema, name))
-        if known is not None:
-            return known
+        table = self._tables.get((schema, name))
+        if table is not None:
+            return table
         with self._lock:
             if (schema, name) not in self._tables:
                 self._tables[schema, name] = _reflected(engine, name, schema)
             return self._tables[schema, name]
 
-    def forget(self, known: Table) -> None:
+    def forget(self, table: Table) -> None:
         with self._lock:
-            if self._tables.get((known.schema, known.name)) is known:
-                del self._tables[known.schema, known.name]
+            if self._tables.get((table.schema, table.name)) is table:
+                del self._tables[table.schema, table.name]
 
 
 _caches: weakref.WeakKeyDictionary[Engine, _Reflections] = weakref.WeakKeyDictionary()
@@ -71,11 +62,11 @@ def table_of(engine: Engine, name: str, schema: str | None = None) -> Table:
     return _cache_of(engine).get(engine, name, schema)
 
 
-def refreshed(engine: Engine, known: Table) -> Table:
+def refreshed(engine: Engine, table: Table) -> Table:
     """Read the table's description again after the one at hand turned out to be old."""
     cache = _cache_of(engine)
-    cache.forget(known)
-    return cache.get(engine, known.name, known.schema)
+    cache.forget(table)
+    return cache.get(engine, table.name, table.schema)
 
 
 def with_current_table(engine: Engine, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
@@ -85,15 +76,15 @@ def with_current_table(engine: Engine, name: str, schema: str | None, work: Call
     """
     from sqlalchemy.exc import DBAPIError
 
-    known = table_of(engine, name, schema)
+    table = table_of(engine, name, schema)
     try:
-        return work(known)
+        return work(table)
     except DBAPIError as failure:
         # A transaction shared with others cannot be begun again from here.
         if not is_schema_change(failure) or ambient_connection(engine) is not None:
             raise
-        current = refreshed(engine, known)
-        if _shape(current) == _shape(known):
+        current = refreshed(engine, table)
+        if _shape(current) == _shape(table):
             raise
     return work(current)
 
@@ -103,8 +94,8 @@ def table_with(engine: Engine, name: str, schema: str | None, columns: Iterable[
 
     A migration may have added them since; the caller tells which of them are still unknown.
     """
-    known = table_of(engine, name, schema)
-    return refreshed(engine, known) if unknown_columns(known, columns) else known
+    table = table_of(engine, name, schema)
+    return refreshed(engine, table) if unknown_columns(table, columns) else table
 
 
 def unknown_columns(table: Table, names: Iterable[str]) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from azure_functions_db.core.clocks import database_now
-from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
-from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.database_clock import database_now
+from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import code_of, is_schema_change, reason_of
+from azure_functions_db.sql.own_tables import OwnTable, exact_text, long_text
 from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, outside_transactions
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.document import committed_alone
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import ColumnElement, Connection, Engine, Table
+    from sqlalchemy import Column, ColumnElement, Connection, Engine, Table
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
@@ -46,25 +45,22 @@ class SqlBackend:
     """Rows of ``(app_name, poller_name, document, version)``; the table is made when it is missing."""
 
     def __init__(self, engine: Callable[[], Engine], table: str, schema: str | None) -> None:
-        self._engine = engine
-        self._place = (table, schema)
+        self._own = OwnTable(engine, table, schema, _columns)
         self._touched: dict[DocumentName, Connection] = {}
 
     @property
     def engine(self) -> Engine:
         """The engine of the table; whoever works on the same one can share a transaction."""
-        return self._engine()
+        return self._own.engine
 
-    @cached_property
+    @property
     def table(self) -> Table:
         """The table's definition."""
-        return _state_table(*self._place)
+        return self._own.table
 
     def ddl(self) -> str:
         """Return the statement that makes the table in this database's dialect."""
-        from sqlalchemy.schema import CreateTable
-
-        return f"{str(CreateTable(self.table).compile(self.engine)).strip()};"
+        return self._own.ddl()
 
     def read(self, name: DocumentName) -> Stored | None:
         """Return the document, or None where there is none."""
@@ -139,7 +135,7 @@ class SqlBackend:
             if not self._may_lack_table(failure):
                 raise
         # Somebody may have made it since.
-        return look() if self._run(lambda connection: _has_table(connection, self.table)) else nothing
+        return look() if self._own.exists() else nothing
 
     def _may_lack_table(self, failure: DBAPIError) -> bool:
         return is_schema_change(failure) and self._joined() is None
@@ -174,18 +170,14 @@ class SqlBackend:
         return (self.table.c.app_name == name.app) & (self.table.c.poller_name == name.poller)
 
     def _make_table(self) -> None:
-        from sqlalchemy.schema import CreateTable
-
         try:
-            self._run(lambda connection: connection.execute(CreateTable(self.table, if_not_exists=True)))
+            self._own.create_if_missing()
         except _database_error() as refused:
-            # Another process may have made it in the same moment.
-            if not self._run(lambda connection: _has_table(connection, self.table)):
-                raise StateStoreError(
-                    f"The table {self.table.fullname} is missing and cannot be made here ({code_of(refused)}): "
-                    "let somebody run what ddl() returns",
-                    table=self.table.fullname,
-                ) from refused
+            raise StateStoreError(
+                f"The table {self.table.fullname} is missing and cannot be made here ({code_of(refused)}): "
+                "let somebody run what ddl() returns",
+                table=self.table.fullname,
+            ) from refused
 
     @contextmanager
     def _failures(self, name: DocumentName | None) -> Iterator[None]:
@@ -251,12 +243,7 @@ class SqlStateStore(DocumentStateStore):
         app_name: str | None = None,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
-        config = config_of(url, db_config)
-
-        def engine() -> Engine:
-            return (engine_provider or default_provider()).get_engine(config)
-
-        backend = SqlBackend(engine, table, schema)
+        backend = SqlBackend(engine_getter(url, db_config, engine_provider), table, schema)
         super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
 
     def ddl(self) -> str:
@@ -298,23 +285,15 @@ def _writes(connection: Connection) -> bool:
     return bool(getattr(raw, "in_transaction", False))
 
 
-def _state_table(name: str, schema: str | None) -> Table:
-    from sqlalchemy import BigInteger, Column, MetaData, String, Table, Text
-    from sqlalchemy.dialects import mysql
+def _columns() -> list[Column[Any]]:
+    from sqlalchemy import BigInteger, Column
 
-    # MySQL compares texts loosely and keeps little in a TEXT, unless it is told otherwise.
-    exact = mysql.VARCHAR(_LONGEST_NAME, charset="ascii", collation="ascii_bin")
-    key: Any = String(_LONGEST_NAME).with_variant(exact, "mysql", "mariadb")
-    document: Any = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
-    return Table(
-        name,
-        MetaData(),
-        Column("app_name", key, primary_key=True),
-        Column("poller_name", key, primary_key=True),
-        Column("document", document, nullable=False),
+    return [
+        Column("app_name", exact_text(_LONGEST_NAME, charset="ascii"), primary_key=True),
+        Column("poller_name", exact_text(_LONGEST_NAME, charset="ascii"), primary_key=True),
+        Column("document", long_text(), nullable=False),
         Column("version", BigInteger, nullable=False),
-        schema=schema,
-    )
+    ]
 
 
 def _content(document: Any) -> bytes:
@@ -331,9 +310,3 @@ def _database_error() -> type[DBAPIError]:
     from sqlalchemy.exc import DBAPIError
 
     return DBAPIError
-
-
-def _has_table(connection: Connection, table: Table) -> bool:
-    from sqlalchemy import inspect
-
-    return bool(inspect(connection).has_table(table.name, table.schema))

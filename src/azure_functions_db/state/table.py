@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.azure.requests import asked, error_code, service_time
 from azure_functions_db.azure.storage import storage_client
+from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.settings import expanded
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore, utc_now
 

@@ -17,15 +17,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, PollerError
-from azure_functions_db.testing.breakpoints import spread
+from azure_functions_db.testing.drill_faults import PoisonedRow, poisoned, spread
+from azure_functions_db.testing.drill_scene import Scene, Subject, subject_of
 from azure_functions_db.testing.memory import MemoryQuarantine
-from azure_functions_db.testing.poison import PoisonedRow, poisoned
-from azure_functions_db.testing.scene import Scene
-from azure_functions_db.testing.subject import Subject, subject_of
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
-    from azure_functions_db.testing.subject import NewStore
+    from azure_functions_db.testing.drill_scene import NewStore
     from azure_functions_db.trigger.mapping import Model
     from azure_functions_db.trigger.normalizers import Normalizer
 
@@ -279,9 +277,9 @@ class _Drills:
             cause = failure.__cause__ or failure
             raise _NotSurvivedError(f"{what}, and it failed: {type(cause).__name__}: {cause}") from failure
 
-    def _match(self, calm: Any, found: Any, what: str) -> None:
-        if found != calm:
-            raise _NotSurvivedError(f"{what}; the effects differ from a calm day's:\n{_difference(calm, found)}")
+    def _match(self, calm: Any, actual: Any, what: str) -> None:
+        if actual != calm:
+            raise _NotSurvivedError(f"{what}; the effects differ from a calm day's:\n{_difference(calm, actual)}")
 
 
 @contextmanager
@@ -307,8 +305,8 @@ class _UntestedError(Exception):
     """The drill could not show anything."""
 
 
-def _difference(expected: Any, found: Any) -> str:
-    before, after = (pprint.pformat(value, width=100, sort_dicts=False).splitlines() for value in (expected, found))
+def _difference(expected: Any, actual: Any) -> str:
+    before, after = (pprint.pformat(value, width=100, sort_dicts=False).splitlines() for value in (expected, actual))
     lines = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
     if len(lines) > _MOST_LINES_SHOWN:
         lines = [*lines[:_MOST_LINES_SHOWN], "..."]

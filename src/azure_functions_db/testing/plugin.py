@@ -37,7 +37,7 @@ def failure_drills(request: pytest.FixtureRequest) -> Callable[..., Report]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say in one line for each handler what it survives."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
-    lines = [told for report in reports for name, told in report.user_properties if name == _PROPERTY]
+    lines = [line for report in reports for name, line in report.user_properties if name == _PROPERTY]
     if lines:
         terminalreporter.section("failure drills")
         for line in sorted(lines):

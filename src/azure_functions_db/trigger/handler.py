@@ -6,8 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.bridge import LoopCall
-from azure_functions_db.core.calls import all_awaited, with_all_awaited
+from azure_functions_db.core.bridge import LoopCall, all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:

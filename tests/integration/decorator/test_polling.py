@@ -22,7 +22,7 @@ from azure_functions_db import (
     SqlAlchemySource,
     SqlStateStore,
 )
-from azure_functions_db.decorator.plan import polling_of
+from azure_functions_db.decorator.composition import polling_of
 from azure_functions_db.testing.clock import FakeClock
 
 if TYPE_CHECKING:

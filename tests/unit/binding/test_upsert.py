@@ -21,8 +21,8 @@ from sqlalchemy.dialects import mssql, mysql, oracle, postgresql, sqlite
 from sqlalchemy.engine.default import DefaultDialect
 
 from azure_functions_db import ConfigurationError
-from azure_functions_db.binding.rows import unique_keys
-from azure_functions_db.binding.upsert import upsert
+from azure_functions_db.binding.input_rows import unique_keys
+from azure_functions_db.binding.statements import upsert
 
 if TYPE_CHECKING:
     from sqlalchemy import Dialect

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db.core.config import DbConfig
-from azure_functions_db.core.secrets import masked, told
+from azure_functions_db.core.secrets import masked, masked_message
 
 SECRET = "hunter-2"
 
@@ -142,19 +142,19 @@ def test_a_long_text_is_no_trap(piece: str) -> None:
 
 
 def test_what_is_told_of_a_long_text_is_two_kilobytes_of_its_beginning() -> None:
-    shown = told("no stock: " + "ж" * 1_000_000)
+    shown = masked_message("no stock: " + "ж" * 1_000_000)
     assert len(shown.encode()) <= 2048
     assert shown.startswith("no stock: жж")
     assert shown.endswith("…")
-    assert told("ж" * 1000) == "ж" * 1000
+    assert masked_message("ж" * 1000) == "ж" * 1000
 
 
 @pytest.mark.parametrize("start", ["x://ann:", "password='", "PWD={", "Bearer "])
 def test_a_secret_that_is_cut_off_stays_hidden(start: str) -> None:
     many = "token=short;" * 8000
     for length in (60_000, 65_500):
-        assert SECRET not in told(many[:length] + start + SECRET * 9999)
-    assert SECRET not in told(start + SECRET * 9999)
+        assert SECRET not in masked_message(many[:length] + start + SECRET * 9999)
+    assert SECRET not in masked_message(start + SECRET * 9999)
 
 
 @pytest.mark.parametrize(

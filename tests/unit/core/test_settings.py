@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.settings import expanded
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{2,20}", fullmatch=True)
 # Without lone surrogates, which no URL can encode.

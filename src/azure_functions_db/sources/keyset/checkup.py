@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import text
 
-from azure_functions_db.core.clocks import clock_finding, database_now
+from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import MOST_ROWS
@@ -15,6 +15,7 @@ from azure_functions_db.sources.keyset.explain import plan_words
 from azure_functions_db.sources.keyset.indexes import missing_index
 from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.position import Position
+from azure_functions_db.sql.database_clock import database_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

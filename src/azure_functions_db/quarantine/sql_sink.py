@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.quarantine.entry import decoded, encoded, oldest_first
-from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import reason_of
-from azure_functions_db.sql.reflection import exact_text
+from azure_functions_db.sql.own_tables import OwnTable, exact_text, long_text
 from azure_functions_db.sql.transactions import outside_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy import Column, Connection
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import QuarantinedRow
@@ -44,27 +42,23 @@ class SqlQuarantine:
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
-        self._config = config_of(url, db_config)
-        self._name = table
-        self._schema = schema
-        self._provider = engine_provider
-        self._is_there = False
+        self._own = OwnTable(engine_getter(url, db_config, engine_provider), table, schema, _columns)
 
     def put(self, rows: Sequence[QuarantinedRow]) -> None:
         """Keep the rows durably; the same row put twice is kept once."""
         with self._connected() as connection:
             for row in rows:
                 self._delete(connection, row.poller_name, row.event_id)
-                connection.execute(self._table.insert().values(_values(row)))
+                connection.execute(self._own.table.insert().values(_values(row)))
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
-        wanted = self._table.select()
+        statement = self._own.table.select()
         if poller_name is not None and _is_plain(poller_name):
-            wanted = wanted.where(self._table.c.poller_name == poller_name)
+            statement = statement.where(self._own.table.c.poller_name == poller_name)
         with self._connected() as connection:
-            found = [self._decoded(row) for row in connection.execute(wanted)]
-        return oldest_first([row for row in found if poller_name in {None, row.poller_name}])
+            kept = [self._decoded(row) for row in connection.execute(statement)]
+        return oldest_first([row for row in kept if poller_name in {None, row.poller_name}])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
@@ -73,45 +67,23 @@ class SqlQuarantine:
 
     def ddl(self) -> str:
         """Return the statement that makes the table, for a database in which the app may not."""
-        from sqlalchemy.schema import CreateTable
-
-        return str(CreateTable(self._table).compile(dialect=self._engine.dialect)).strip()
+        return self._own.ddl()
 
     def _delete(self, connection: Connection, poller_name: str, event_id: str) -> None:
-        columns = self._table.c
+        columns = self._own.table.c
         for poller, event in self._keys(connection, poller_name, event_id):
-            connection.execute(self._table.delete().where(columns.poller_name == poller, columns.event_id == event))
+            connection.execute(self._own.table.delete().where(columns.poller_name == poller, columns.event_id == event))
 
     def _keys(self, connection: Connection, poller_name: str, event_id: str) -> list[tuple[str, str]]:
         """Return the key of a row in the table; one of an odd name may have been kept as it is by older versions."""
         if _is_plain(poller_name) and _is_plain(event_id):
             return [(poller_name, event_id)]
-        rows = connection.execute(self._table.select()).all()
-        told = ((self._decoded(row), (row.poller_name, row.event_id)) for row in rows)
-        return [key for row, key in told if (row.poller_name, row.event_id) == (poller_name, event_id)]
+        rows = connection.execute(self._own.table.select()).all()
+        keyed = ((self._decoded(row), (row.poller_name, row.event_id)) for row in rows)
+        return [key for row, key in keyed if (row.poller_name, row.event_id) == (poller_name, event_id)]
 
     def _decoded(self, row: Any) -> QuarantinedRow:
-        return decoded(row.entry, f"{self._name}, event {row.event_id}", _is_of(row))
-
-    @property
-    def _engine(self) -> Engine:
-        return (self._provider or default_provider()).get_engine(self._config)
-
-    @cached_property
-    def _table(self) -> Table:
-        from sqlalchemy import Column, MetaData, String, Table, Text
-        from sqlalchemy.dialects.mysql import LONGTEXT
-
-        return Table(
-            self._name,
-            MetaData(),
-            Column("poller_name", exact_text(200), primary_key=True),
-            Column("event_id", exact_text(200), primary_key=True),
-            Column("quarantined_at", String(40), nullable=False),
-            Column("error_type", String(200), nullable=False),
-            Column("entry", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
-            schema=self._schema,
-        )
+        return decoded(row.entry, f"{self._own.name}, event {row.event_id}", _is_of(row))
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -119,31 +91,28 @@ class SqlQuarantine:
 
         try:
             with outside_transactions():
-                self._make_table()
-                with self._engine.begin() as connection:
+                self._own.ensure()
+                with self._own.engine.begin() as connection:
                     _bound_waits(connection)
                     yield connection
         except DBAPIError as error:
             raise StateStoreError(
-                f"The quarantine table {self._name} failed: {reason_of(error)}", unreachable=True
+                f"The quarantine table {self._own.name} failed: {reason_of(error)}", unreachable=True
             ) from error
         except SQLAlchemyError as error:
-            raise StateStoreError(f"The quarantine table {self._name} failed: {error}", unreachable=True) from error
+            raise StateStoreError(f"The quarantine table {self._own.name} failed: {error}", unreachable=True) from error
 
-    def _make_table(self) -> None:
-        from sqlalchemy import inspect
-        from sqlalchemy.exc import DBAPIError
 
-        if self._is_there:
-            return
-        engine = self._engine
-        try:
-            self._table.create(engine, checkfirst=True)
-        except DBAPIError:
-            # Another instance may have been faster by a moment.
-            if not inspect(engine).has_table(self._name, schema=self._schema):
-                raise
-        self._is_there = True
+def _columns() -> list[Column[Any]]:
+    from sqlalchemy import Column, String
+
+    return [
+        Column("poller_name", exact_text(200), primary_key=True),
+        Column("event_id", exact_text(200), primary_key=True),
+        Column("quarantined_at", String(40), nullable=False),
+        Column("error_type", String(200), nullable=False),
+        Column("entry", long_text(), nullable=False),
+    ]
 
 
 def _bound_waits(connection: Connection) -> None:
@@ -152,12 +121,12 @@ def _bound_waits(connection: Connection) -> None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}")
 
 
-def _is_of(found: Any) -> Callable[[QuarantinedRow], bool]:
+def _is_of(kept: Any) -> Callable[[QuarantinedRow], bool]:
     """Return what tells whether an entry belongs to its row in the table; older versions kept odd names as they are."""
 
     def belongs(row: QuarantinedRow) -> bool:
         names = ((row.poller_name, row.event_id), (_plain(row.poller_name), _plain(row.event_id)))
-        return (found.poller_name, found.event_id) in names
+        return (kept.poller_name, kept.event_id) in names
 
     return belongs
 
@@ -178,5 +147,5 @@ def _is_plain(name: str) -> bool:
 
 def _plain(name: str) -> str:
     """Return the name in ASCII and short enough for its column; the digest keeps two of them apart."""
-    told = ascii(name)
-    return name if _is_plain(name) else f"{told[1:121]}~{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    escaped = ascii(name)
+    return name if _is_plain(name) else f"{escaped[1:121]}~{hashlib.sha256(escaped.encode()).hexdigest()[:32]}"

@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from azure_functions_db.azure.storage import blob_container, failure_told
-from azure_functions_db.core.chains import masked_error
-from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.config import expanded
+from azure_functions_db.core.errors import StateStoreError, masked_error
 from azure_functions_db.core.names import encoded_app, encoded_name
-from azure_functions_db.core.settings import expanded
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, is_at, oldest_first, path_of
 
 if TYPE_CHECKING:
@@ -64,9 +63,9 @@ class BlobQuarantine:
                 names = list(self._container.list_blob_names(name_starts_with=prefix))
             except ResourceNotFoundError:
                 return []
-            found = [(name, self._container.download_blob(name).readall()) for name in names]
+            contents = [(name, self._container.download_blob(name).readall()) for name in names]
         return oldest_first(
-            [decoded(content, f"The blob {name}", is_at(name.removeprefix(self._root))) for name, content in found]
+            [decoded(content, f"The blob {name}", is_at(name.removeprefix(self._root))) for name, content in contents]
         )
 
     def remove(self, poller_name: str, event_id: str) -> None:
@@ -108,8 +107,8 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except AzureError as error:
-        told = failure_told(error, _code_of(error))
-        refused = StateStoreError(f"The quarantine in blob storage failed: {told}", unreachable=True)
+        reason = failure_told(error, _code_of(error))
+        refused = StateStoreError(f"The quarantine in blob storage failed: {reason}", unreachable=True)
         try:
             raise refused from masked_error(error)
         finally:

@@ -37,11 +37,11 @@ class FileQuarantine:
         with _translated(self._root):
             folders = self._folders() if poller_name is None else [self._root / folder_of(poller_name)]
             paths = [path for folder in folders for path in listed(folder) if path.suffix == ".json"]
-            found = [(path, read_whole(path)) for path in paths]
+            contents = [(path, read_whole(path)) for path in paths]
         return oldest_first(
             [
                 decoded(content, str(path), is_at(f"{path.parent.name}/{path.name}"))
-                for path, content in found
+                for path, content in contents
                 if content is not None  # forgotten since the folder was listed
             ]
         )

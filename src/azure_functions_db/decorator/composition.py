@@ -6,6 +6,7 @@ it: the trigger polls, and each call of the handler gets its injected values.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack
@@ -15,9 +16,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from azure_functions_db.core.calls import all_awaited, with_all_awaited
+from azure_functions_db.core.bridge import all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.metadata import note_metadata, user_function
 from azure_functions_db.decorator.polling import Polling, context_parameter, hints_of, reply_to
 from azure_functions_db.decorator.signature import disguised, handler_name, handler_signature
 
@@ -49,7 +49,7 @@ _REFUSED: dict[frozenset[Kind], str] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Composition:
     """A handler with its trigger and its injections."""
 
     handler: Callable[..., Any]
@@ -125,54 +125,56 @@ class Plan:
             return await with_all_awaited(self.handler(**given, **values))
 
 
-# Weak and by identity: a foreign decorator that copies our function's attributes is no plan of ours.
-_plans: WeakKeyDictionary[Callable[..., Any], Plan] = WeakKeyDictionary()
+# Weak and by identity: a foreign decorator that copies our function's attributes is no composition of ours.
+_compositions: WeakKeyDictionary[Callable[..., Any], Composition] = WeakKeyDictionary()
 
 
 def with_injection(fn: Callable[..., Any], injection: Injection) -> Callable[..., Any]:
     """Return the function with one more injected parameter."""
-    plan = _open_plan(fn)
-    return _wrapped(replace(plan, injections=(*plan.injections, injection)))
+    composition = _open_composition(fn)
+    return _wrapped(replace(composition, injections=(*composition.injections, injection)))
 
 
 def with_polling(fn: Callable[..., Any], polling: Polling) -> Callable[..., Any]:
     """Return the function as a poll function."""
-    plan = _open_plan(fn)
-    if plan.polling is not None:
-        raise ConfigurationError(_twice(plan.handler, "trigger"))
-    return _wrapped(replace(plan, polling=polling))
+    composition = _open_composition(fn)
+    if composition.polling is not None:
+        raise ConfigurationError(_twice(composition.handler, "trigger"))
+    return _wrapped(replace(composition, polling=polling))
 
 
 def polling_of(fn: Any) -> Polling | None:
     """Return the pollers behind a function of an app, however deep the trigger lies; None for other functions."""
-    plan = poll_plan_of(fn)
-    return None if plan is None else plan.polling
+    composition = poll_composition_of(fn)
+    return None if composition is None else composition.polling
 
 
-def poll_plan_of(fn: Any) -> Plan | None:
-    """Return the plan of a poll function, with its trigger and its handler; None for other functions."""
-    return next((plan for plan in _plans_of(user_function(fn)) if plan.polling is not None), None)
+def poll_composition_of(fn: Any) -> Composition | None:
+    """Return the composition of a poll function, with its trigger and its handler; None for other functions."""
+    return next(
+        (composition for composition in _compositions_of(user_function(fn)) if composition.polling is not None), None
+    )
 
 
-def _open_plan(fn: Callable[..., Any]) -> Plan:
-    """Return the plan of a function that is decorated already, or an empty one."""
+def _open_composition(fn: Callable[..., Any]) -> Composition:
+    """Return the composition of a function that is decorated already, or an empty one."""
     handler_signature(fn)
-    return _plans.get(fn) or Plan(fn)
+    return _compositions.get(fn) or Composition(fn)
 
 
-def _plans_of(fn: Any) -> Iterator[Plan]:
+def _compositions_of(fn: Any) -> Iterator[Composition]:
     while fn is not None:
-        if inspect.isfunction(fn) and fn in _plans:
-            yield _plans[fn]
+        if inspect.isfunction(fn) and fn in _compositions:
+            yield _compositions[fn]
         fn = getattr(fn, "__wrapped__", None)
 
 
-def _wrapped(plan: Plan) -> Callable[..., Any]:
-    _check(plan)
-    is_async = inspect.iscoroutinefunction(plan.handler)
-    face = disguised(plan.handler, plan.unseen, plan.call_async if is_async else plan.call)
-    _plans[face] = plan
-    described = [part.described() for part in _all_parts(plan)]
+def _wrapped(composition: Composition) -> Callable[..., Any]:
+    _check(composition)
+    is_async = inspect.iscoroutinefunction(composition.handler)
+    face = disguised(composition.handler, composition.unseen, composition.call_async if is_async else composition.call)
+    _compositions[face] = composition
+    described = [part.described() for part in _all_parts(composition)]
     note_metadata(
         face,
         bindings=[entry for entry in described if entry["type"] not in _INJECTIONS],
@@ -181,33 +183,33 @@ def _wrapped(plan: Plan) -> Callable[..., Any]:
     return face
 
 
-def _all_parts(plan: Plan) -> list[Injection | Polling]:
-    """Return the plan's own parts after those of plans beneath a decorator of the user's own."""
-    return [*(part for deeper in _plans_of(plan.handler) for part in deeper.parts), *plan.parts]
+def _all_parts(composition: Composition) -> list[Injection | Polling]:
+    """Return the composition's own parts after those of compositions beneath a decorator of the user's own."""
+    return [*(part for deeper in _compositions_of(composition.handler) for part in deeper.parts), *composition.parts]
 
 
-def _check(plan: Plan) -> None:
-    _check_combination(plan)
-    for part in plan.parts:
-        _check_argument(plan, part.arg_name)
-    own = set(plan.signature.parameters) - {part.arg_name for part in plan.injections}
-    for injection in plan.injections:
+def _check(composition: Composition) -> None:
+    _check_combination(composition)
+    for part in composition.parts:
+        _check_argument(composition, part.arg_name)
+    own = set(composition.signature.parameters) - {part.arg_name for part in composition.injections}
+    for injection in composition.injections:
         injection.check(own)
-        _check_face(plan, injection)
-    if plan.polling is not None:
-        plan.polling.check(own - plan.hidden)
+        _check_face(composition, injection)
+    if composition.polling is not None:
+        composition.polling.check(own - composition.hidden)
 
 
-def _check_combination(plan: Plan) -> None:
-    kinds = [part.kind for part in _all_parts(plan)]
+def _check_combination(composition: Composition) -> None:
+    kinds = [part.kind for part in _all_parts(composition)]
     for kind in kinds:
         if kinds.count(kind) > 1:
-            raise ConfigurationError(_twice(plan.handler, kind))
+            raise ConfigurationError(_twice(composition.handler, kind))
     for pair in combinations(kinds, 2):
         if advice := _REFUSED.get(frozenset(pair)):
             raise ConfigurationError(
                 f"@db.{pair[0]} and @db.{pair[1]} cannot stand on one function "
-                f"({handler_name(plan.handler)!r}). {advice}"
+                f"({handler_name(composition.handler)!r}). {advice}"
             )
 
 
@@ -215,27 +217,28 @@ def _twice(handler: Callable[..., Any], kind: Kind) -> str:
     return f"@db.{kind} stands twice on the function {handler_name(handler)!r}. {_TWICE[kind]}"
 
 
-def _check_argument(plan: Plan, name: str) -> None:
-    if name not in plan.signature.parameters:
-        has = ", ".join(repr(known) for known in plan.signature.parameters) or "none"
+def _check_argument(composition: Composition, name: str) -> None:
+    if name not in composition.signature.parameters:
+        has = ", ".join(repr(known) for known in composition.signature.parameters) or "none"
         raise ConfigurationError(
-            f"The function {handler_name(plan.handler)!r} has no parameter {name!r} for arg_name=; it has: {has}"
+            f"The function {handler_name(composition.handler)!r} has no parameter {name!r} for arg_name=; it has: {has}"
         )
-    if Counter(part.arg_name for part in plan.parts)[name] > 1:
+    if Counter(part.arg_name for part in composition.parts)[name] > 1:
         raise ConfigurationError(f"Two database decorators want to fill the parameter {name!r}; give each its own")
 
 
-def _check_face(plan: Plan, injection: Injection) -> None:
+def _check_face(composition: Composition, injection: Injection) -> None:
     """Refuse an annotation that promises the plain face to an async function, whose calls it would not await."""
     if injection.kind not in _FACES:
         return
-    is_async = inspect.iscoroutinefunction(plan.handler)
+    is_async = inspect.iscoroutinefunction(composition.handler)
     plain, awaited = _FACES[injection.kind]
     given, other = (awaited, plain) if is_async else (plain, awaited)
-    hints = hints_of(plan.handler, plan.signature.parameters[injection.arg_name])
+    hints = hints_of(composition.handler, composition.signature.parameters[injection.arg_name])
     if any(_names(hint, other) for hint in hints) and not any(_names(hint, given) for hint in hints):
         raise ConfigurationError(
-            f"The parameter {injection.arg_name!r} of {handler_name(plan.handler)!r} is annotated with {other}, but "
+            f"The parameter {injection.arg_name!r} of {handler_name(composition.handler)!r} is annotated with {other}, "
+            "but "
             + (
                 f"an async function receives an {given}: annotate it so, and await its calls"
                 if is_async
@@ -248,3 +251,32 @@ def _names(hint: Any, face: str) -> bool:
     """Tell whether a type, or the text of one that is not imported at run time, is this class of ours."""
     home = getattr(hint, "__module__", __name__)
     return getattr(hint, "__name__", hint) == face and home.partition(".")[0] == __name__.partition(".")[0]
+
+
+_ATTRIBUTE = "_azure_functions_metadata"
+_NAMESPACE = "db"
+_VERSION = 1
+
+
+def get_db_metadata(fn: Any) -> dict[str, Any] | None:
+    """Return what the database decorators noted about a function, or None where there are none.
+
+    Takes the function itself or what an app decorator made of it. The result is a copy:
+    ``{"version": 1, "bindings": [...], "injections": [...]}``, without any credentials.
+    """
+    noted = getattr(user_function(fn), _ATTRIBUTE, None)
+    return copy.deepcopy(noted.get(_NAMESPACE)) if isinstance(noted, dict) else None
+
+
+def note_metadata(fn: Callable[..., Any], bindings: list[dict[str, Any]], injections: list[dict[str, Any]]) -> None:
+    """Note what the decorators did, beside what other libraries have noted."""
+    others = getattr(fn, _ATTRIBUTE, {})
+    noted = {"version": _VERSION, "bindings": bindings, "injections": injections}
+    setattr(fn, _ATTRIBUTE, {**others, _NAMESPACE: noted})
+
+
+def user_function(fn: Any) -> Any:
+    """Return the function inside what an app decorator made of it (a builder, then a function object)."""
+    built = getattr(fn, "_function", fn)
+    get_user_function = getattr(built, "get_user_function", None)
+    return fn if get_user_function is None else get_user_function()

@@ -15,7 +15,7 @@ from tests.support.told import whole_story
 
 if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
-    from tests.integration.core.conftest import Server
+    from tests.integration.sql.conftest import Server
 
 SECRET = "hunter-2:/@ %41"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from azure_functions_db.sql.engine import EngineProvider
-    from tests.integration.core.conftest import Server
+    from tests.integration.sql.conftest import Server
 
 
 class Clock:

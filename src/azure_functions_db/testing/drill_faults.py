@@ -1,15 +1,16 @@
-"""Interrupts a handler before a chosen line of its own file."""
+"""What a drill does to a handler: it ends before a line of its file, or gets a row that cannot be read."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
 
     Trace = Callable[[FrameType, str, Any], Any]
@@ -70,3 +71,77 @@ def spread(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(1, count + 1))
     return sorted({1 + round(step * (count - 1) / (most - 1)) for step in range(most)})
+
+
+_armed: ContextVar[bool] = ContextVar("azfdb_poison_armed", default=False)
+
+
+class PoisonError(ValueError):
+    """The row of a drill was read."""
+
+
+class PoisonedRow(dict[str, Any]):
+    """Reads like any other row, except inside a handler: there, whatever touches it fails."""
+
+    was_read = False
+
+    def _touch(self) -> None:
+        if _armed.get():
+            self.was_read = True
+            raise PoisonError("this row cannot be digested (failure drill)")
+
+    def __getitem__(self, name: str) -> Any:
+        self._touch()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._touch()
+        return super().get(name, default)
+
+    def __iter__(self) -> Any:
+        self._touch()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._touch()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._touch()
+        return super().values()
+
+    def items(self) -> Any:
+        self._touch()
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        self._touch()
+        return super().copy()
+
+
+def poisoned(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the handler such that poisoned rows are poison while it runs."""
+
+    def armed(events: Any, context: Any) -> Any:
+        events = [_with_own_key(event) for event in events]
+        token = _armed.set(True)
+        try:
+            outcome = call(events, context)
+            return _awaited(outcome) if inspect.isawaitable(outcome) else outcome
+        finally:
+            _armed.reset(token)
+
+    return armed
+
+
+def _with_own_key(event: Any) -> Any:
+    """Return an event that does not look into its row for its key and id: only the row is poison."""
+    return event.with_metadata(event.metadata) if isinstance(getattr(event, "after", None), PoisonedRow) else event
+
+
+async def _awaited(outcome: Any) -> Any:
+    token = _armed.set(True)
+    try:
+        return await outcome
+    finally:
+        _armed.reset(token)

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from azure_functions_db.core.chains import masked_error, traceback_text
-from azure_functions_db.core.errors import DbConnectionError, HandlerError, LeaseConflictError, StateStoreError
+from azure_functions_db.core.errors import (
+    DbConnectionError,
+    HandlerError,
+    LeaseConflictError,
+    StateStoreError,
+    masked_error,
+    traceback_text,
+)
 from tests.support.told import whole_story
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from azure_functions_db.sql.reflection import _cache_of, table_of
 
 if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
-    from tests.integration.core.conftest import Server
+    from tests.integration.sql.conftest import Server
 
 fork = multiprocessing.get_context("fork")
 # Python 3.12 and later warn of forking beside threads, which is just what is tried here.
