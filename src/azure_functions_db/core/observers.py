@@ -42,20 +42,25 @@ class Observers:
         self.all = tuple(observers)
         self._reported: set[int] = set()
         self._listeners: dict[type[Signal], tuple[Observer, ...]] = {}
+        self.trace_stages = bool(self._listeners_of(StageStarted) or self._listeners_of(StageEnded))
+        """Whether anybody wants to know of stages that end well."""
 
-    def listeners(self, kind: type[Signal]) -> tuple[Observer, ...]:
-        """Return those who want to hear of such facts: most are made only for somebody who listens."""
-        if kind not in self._listeners:
-            self._listeners[kind] = tuple(each for each in self.all if kind not in getattr(each, "ignores", ()))
-        return self._listeners[kind]
-
-    def notice(self, signal: Signal) -> None:
-        """Pass a fact on."""
-        for observer in self.listeners(type(signal)):
+    def tell(self, kind: type[Signal], facts: Mapping[str, Any]) -> None:
+        """Make the signal and pass it on; where nobody listens, it is not even made."""
+        listeners = self._listeners[kind] if kind in self._listeners else self._listeners_of(kind)
+        if not listeners:
+            return
+        signal = kind(**facts)
+        for observer in listeners:
             try:
                 observer.notice(signal)
             except Exception as error:  # noqa: BLE001 - telemetry must not break what it tells of
                 self._report(observer, error)
+
+    def _listeners_of(self, kind: type[Signal]) -> tuple[Observer, ...]:
+        listeners = tuple(each for each in self.all if kind not in getattr(each, "ignores", ()))
+        self._listeners[kind] = listeners
+        return listeners
 
     def _report(self, observer: Observer, error: Exception) -> None:
         if id(observer) not in self._reported:

@@ -26,7 +26,7 @@ from azure_functions_db.testing.subject import Subject, subject_of
 if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.testing.subject import NewStore
-    from azure_functions_db.trigger.mapping import Model
+    from azure_functions_db.trigger.handler import Model
     from azure_functions_db.trigger.normalizers import Normalizer
 
 _MOST_FREEZES = 6

@@ -173,9 +173,7 @@ class RowChange(OpenRowChange):
 
     def to_cloudevent(self) -> dict[str, Any]:
         """Return the change as a CloudEvents 1.0 event in its JSON form."""
-        from azure_functions_db.trigger.cloudevents import cloudevent_of
-
-        return cloudevent_of(self)
+        return _cloudevent_of(self)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"A RowChange is frozen: {name!r} cannot be set")
@@ -197,6 +195,34 @@ class RowChange(OpenRowChange):
         *fields, metadata = _values(self)
         # A trigger's metadata is a read-only view, which cannot be pickled itself.
         return _revived, (type(self), *fields, dict(metadata), isinstance(metadata, MappingProxyType))
+
+
+def _cloudevent_of(change: RowChange) -> dict[str, Any]:
+    """Return the change as a CloudEvents JSON object; ``schemas/cloudevent.json`` describes it.
+
+    The event's time is when the change happened where the cursor tells it, else when it was read.
+    """
+    from urllib.parse import quote
+
+    event = {
+        "specversion": "1.0",
+        "id": change.event_id,
+        "source": f"azure-functions-db/{quote(change.source.kind)}/{quote(change.source.name)}",
+        "type": f"azure-functions-db.row.{change.op}",
+        "subject": ",".join(f"{quote(name)}={quote(str(json_safe(value)))}" for name, value in change.pk.items()),
+        "time": _time_of(change),
+        "datacontenttype": "application/json",
+        "data": change.to_json(),
+    }
+    return {name: value for name, value in event.items() if value}
+
+
+def _time_of(change: RowChange) -> str | None:
+    for moment in (change.cursor, change.metadata.get("fetched_at")):
+        # RFC 3339 wants an offset; a naive time would claim one that nobody knows.
+        if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
+            return str(json_safe(moment))
+    return None
 
 
 def _revived(kind: type[RowChange], *values: Any) -> RowChange:
