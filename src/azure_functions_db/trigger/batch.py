@@ -65,8 +65,8 @@ class Batch:
     @property
     def readable_events(self) -> Sequence[RowChange]:
         """The events that the handler is given."""
-        if not self.undecodable:
-            return self.handled_events
+        if not self.undecodable and not self.quarantined:
+            return self.events
         return [event for event in self.handled_events if event.event_id not in self.undecodable]
 
     def noting(self, checkpoint: Checkpoint, search: Search | None) -> Checkpoint:

@@ -170,26 +170,23 @@ class SourceSession:
     def _read(self, position: Checkpoint, limit: int, spent: dict[Stage, float], *, fill: bool) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
         pauses = FETCH_RETRIES.pauses()
-        fetch = self._filled_page if fill else self._page
         while True:
             try:
-                return self._stages.run(Stage.FETCH, lambda: fetch(position, limit), spent=spent)
+                return self._stages.run(Stage.FETCH, lambda: self._page(position, limit, fill=fill), spent=spent)
             except FetchError as error:
                 pause = next(pauses, None)
                 if pause is None or not error.transient:
                     raise
                 self._pause(pause)
 
-    def _page(self, position: Checkpoint, limit: int) -> FetchResult:
-        return self._opened().fetch_changes(position, limit)
-
-    def _filled_page(self, position: Checkpoint, limit: int) -> FetchResult:
-        """Read on over pages that bring few rows or none: a search needs a row further on."""
-        page = self._page(position, limit)
-        for _ in range(_PAGES_TO_WITNESS):
+    def _page(self, position: Checkpoint, limit: int, *, fill: bool) -> FetchResult:
+        """Read a page; where it has to be full, on over pages that bring few rows or none."""
+        fetch = self._opened().fetch_changes
+        page = fetch(position, limit)
+        for _ in range(_PAGES_TO_WITNESS if fill else 0):
             if len(page.records) >= limit or not page.more:
                 break
-            page = joined(page, self._source.fetch_changes(page.next_checkpoint, limit - len(page.records)))
+            page = joined(page, fetch(page.next_checkpoint, limit - len(page.records)))
         return page
 
     def _opened(self) -> ChangeSource:
