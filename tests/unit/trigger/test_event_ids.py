@@ -62,7 +62,7 @@ WRITTEN: list[tuple[Any, bytes]] = [
     (dt.time(1, 2, 3), b"datetime.time(1, 2, 3)"),
     (dt.time(0, 0, 0, 5), b"datetime.time(0, 0, 0, 5)"),
     (NOON.replace(tzinfo=None), b"\x07\xea\x04\x07\x01\x17-\x01\xe2@"),
-    (dt.datetime.min, b"\x00\x01\x01\x01\x00\x00\x00\x00\x00\x00"),
+    (dt.datetime(1, 1, 1, tzinfo=dt.UTC), b"\x00\x01\x01\x01\x00\x00\x00\x00\x00\x00"),
     (dt.datetime(2026, 4, 7, 1, 23, 45, 123456, dt.UTC), b"\x07\xea\x04\x07\x01\x17-\x01\xe2@"),
     (
         dt.datetime(2026, 4, 7, 3, 23, 45, 123456, dt.timezone(dt.timedelta(hours=2))),
