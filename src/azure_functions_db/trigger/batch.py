@@ -50,6 +50,8 @@ class Batch:
     """How long the last call of the handler took."""
     search: Search | None = None
     """Set where the batch is no more than a step of the search for poison rows."""
+    is_whole: bool = False
+    """Set where the source gave more than was asked for, to keep a transaction whole: it cannot be taken in parts."""
     undecodable: Mapping[str, Exception] = field(default_factory=dict)
     """By event id, why rows cannot be handed out."""
     is_last: bool = False

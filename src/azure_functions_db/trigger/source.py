@@ -132,6 +132,7 @@ class SourceSession:
             began=began,
             attempts=failed_attempts(position),
             search=search,
+            is_whole=len(result.records) > limit,
             spent=spent,
         )
         if result.records:

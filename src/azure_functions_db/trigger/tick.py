@@ -113,7 +113,10 @@ class Tick:
         if sink is None:
             return self._deliver(batch)
         self._take_back(batch, sink)
-        return self._deliver(batch) if batch.search is None else self._isolate(batch, batch.search, sink)
+        if batch.search is None or batch.is_whole:
+            batch.search = None
+            return self._deliver(batch)
+        return self._isolate(batch, batch.search, sink)
 
     def _complete(self, result: TickResult, error: BaseException | None = None) -> None:
         self._say(
@@ -217,9 +220,10 @@ class Tick:
         try:
             self._settle_with_retries(batch)
         except (HandlerError, SerializationError) as failure:
-            if self._settings.quarantine is None:
+            sink = self._settings.quarantine
+            if sink is None:
                 raise
-            return self._recover(batch, failure)
+            return self._recover(batch, failure, sink)
         return self._go_on_after(batch)
 
     def _settle_with_retries(self, batch: Batch) -> None:
@@ -251,13 +255,16 @@ class Tick:
         except (CommitError, LostLeaseError) as failure:
             self._raise_unless_committed(batch, failure)
 
-    def _recover(self, batch: Batch, failure: PollerError) -> Checkpoint | None:
+    def _recover(self, batch: Batch, failure: PollerError, sink: QuarantineSink) -> Checkpoint | None:
         """After a failed batch: leave it for the next tick, or begin to search for its poison rows."""
-        if batch.attempts < self._settings.max_attempts:
+        named = isinstance(failure, SerializationError) or isinstance(failure.__cause__, RowsFailed)
+        if batch.attempts < self._settings.max_attempts or (batch.is_whole and not named):
             self._remember(batch, batch.before)
             raise failure
-        named = isinstance(failure, SerializationError) or isinstance(failure.__cause__, RowsFailed)
-        self._note(batch, batch.noting(batch.before, Search.through(len(batch.events), named=named)))
+        batch.search = Search.through(len(batch.events), named=named)
+        if batch.is_whole:
+            return self._try_part(batch, batch.search, sink)
+        self._note(batch, batch.noting(batch.before, batch.search))
         if not self._has_time(batch.call_seconds):
             raise failure
         return batch.before
@@ -313,6 +320,9 @@ class Tick:
             raise _TakenBack
 
     def _refused(self, batch: Batch, search: Search, failure: HandlerError | None) -> Checkpoint | None:
+        if batch.is_whole and failure is not None:
+            self._remember(batch, batch.before)
+            raise failure
         narrowed = search.refused(batch.events[0].event_id)
         if search.needs_witness and not narrowed.needs_witness:
             self._give_up(batch, narrowed, failure)
