@@ -36,11 +36,19 @@ if TYPE_CHECKING:
         RowsFailed,
         SerializationError,
         SourceConfigurationError,
+        SourceInUseError,
         StateStoreError,
         WriteError,
     )
     from azure_functions_db.core.ports import MetricsCollector
-    from azure_functions_db.core.types import CursorPart, CursorValue
+    from azure_functions_db.core.types import (
+        AdapterCapability,
+        Change,
+        CursorPart,
+        CursorValue,
+        FetchResult,
+        SourceDescriptor,
+    )
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.metadata import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
@@ -92,11 +100,19 @@ _HOMES = {
         "RowsFailed",
         "SerializationError",
         "SourceConfigurationError",
+        "SourceInUseError",
         "StateStoreError",
         "WriteError",
     ],
     "core.ports": ["MetricsCollector"],
-    "core.types": ["CursorPart", "CursorValue"],
+    "core.types": [
+        "AdapterCapability",
+        "Change",
+        "CursorPart",
+        "CursorValue",
+        "FetchResult",
+        "SourceDescriptor",
+    ],
     "state.blob": ["BlobCheckpointStore"],
     "state.file": ["FileStateStore"],
     "state.memory": ["MemoryStateStore"],
@@ -120,12 +136,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AdapterCapability",
     "AsyncDbOut",
     "AsyncDbReader",
     "AsyncDbSession",
     "AsyncDbWriter",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "Change",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -142,6 +160,7 @@ __all__ = [
     "DeliveredLedger",
     "EngineProvider",
     "FetchError",
+    "FetchResult",
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
@@ -166,6 +185,8 @@ __all__ = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SourceDescriptor",
+    "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
     "SqlStateStore",

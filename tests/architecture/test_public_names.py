@@ -12,12 +12,14 @@ import pytest
 import azure_functions_db
 
 PUBLIC_NAMES = [
+    "AdapterCapability",
     "AsyncDbOut",
     "AsyncDbReader",
     "AsyncDbSession",
     "AsyncDbWriter",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "Change",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -34,6 +36,7 @@ PUBLIC_NAMES = [
     "DeliveredLedger",
     "EngineProvider",
     "FetchError",
+    "FetchResult",
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
@@ -58,6 +61,8 @@ PUBLIC_NAMES = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SourceDescriptor",
+    "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
     "SqlStateStore",
