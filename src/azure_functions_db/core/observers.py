@@ -17,6 +17,7 @@ from azure_functions_db.core.signals import (
     LeaseSkipped,
     NullCursorsCounted,
     RowQuarantined,
+    SourceReported,
     Stage,
     StageEnded,
     StageFailed,
@@ -124,6 +125,8 @@ def _log_entry(signal: Signal) -> _Entry | None:
             return level, "null_cursor_rows", lambda signal: {"null_cursor_rows": signal.rows}
         case LateCommitAwaited():
             return logging.INFO, "late_commit_wait", _horizon_fields
+        case SourceReported():
+            return signal.fact.log_level, signal.fact.log_event, lambda signal: dict(signal.fact.log_fields())
         case TickCompleted():
             return logging.INFO, "tick_complete", _tick_fields
         case _:
@@ -226,6 +229,9 @@ class MetricsObserver:
                 self._metrics.set_gauge("azfdb_null_cursor_rows", signal.rows, labels)
             case LateCommitAwaited():
                 self._metrics.set_gauge("azfdb_horizon_age_seconds", signal.horizon.age_seconds, labels)
+            case SourceReported():
+                for name, value in signal.fact.gauges().items():
+                    self._metrics.set_gauge(name, value, labels)
             case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
                 self._metrics.set_gauge("azfdb_last_success_timestamp", signal.ended_at.timestamp(), labels)
             case _:

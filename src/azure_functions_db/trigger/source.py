@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, FetchError, PollerError, SourceInUseError
 from azure_functions_db.core.ports import CountsChanges
 from azure_functions_db.core.serializers import datetime_text, deserialize_position, serialize_position
-from azure_functions_db.core.signals import FetchedNothing, LateCommitAwaited, NullCursorsCounted, Stage
+from azure_functions_db.core.signals import FetchedNothing, LateCommitAwaited, NullCursorsCounted, SourceReported, Stage
 from azure_functions_db.core.types import AdapterCapability, FetchResult
 from azure_functions_db.trigger.batch import (
     Batch,
@@ -201,6 +201,8 @@ class SourceSession:
             self._stages.say(LateCommitAwaited, horizon=result.horizon)
         if result.null_cursor_rows is not None:
             self._stages.say(NullCursorsCounted, rows=result.null_cursor_rows)
+        for fact in result.facts:
+            self._stages.say(SourceReported, fact=fact)
 
     def _normalize(self, batch: Batch, result: FetchResult) -> None:
         """Make the events of a page, and the checkpoint to write after them."""
