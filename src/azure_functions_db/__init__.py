@@ -36,11 +36,19 @@ if TYPE_CHECKING:
         RowsFailed,
         SerializationError,
         SourceConfigurationError,
+        SourceInUseError,
         StateStoreError,
         WriteError,
     )
     from azure_functions_db.core.ports import MetricsCollector
-    from azure_functions_db.core.types import CursorPart, CursorValue
+    from azure_functions_db.core.types import (
+        AdapterCapability,
+        Change,
+        CursorPart,
+        CursorValue,
+        FetchResult,
+        SourceDescriptor,
+    )
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.composition import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
@@ -94,11 +102,19 @@ _HOMES = {
         "RowsFailed",
         "SerializationError",
         "SourceConfigurationError",
+        "SourceInUseError",
         "StateStoreError",
         "WriteError",
     ],
     "core.ports": ["MetricsCollector"],
-    "core.types": ["CursorPart", "CursorValue"],
+    "core.types": [
+        "AdapterCapability",
+        "Change",
+        "CursorPart",
+        "CursorValue",
+        "FetchResult",
+        "SourceDescriptor",
+    ],
     "state.backend": ["Backend", "DocumentName", "Stored"],
     "state.blob": ["BlobCheckpointStore"],
     "state.file": ["FileStateStore"],
@@ -124,6 +140,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AdapterCapability",
     "AsyncDbOut",
     "AsyncDbReader",
     "AsyncDbSession",
@@ -131,6 +148,7 @@ __all__ = [
     "Backend",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "Change",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -149,6 +167,7 @@ __all__ = [
     "DocumentStateStore",
     "EngineProvider",
     "FetchError",
+    "FetchResult",
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
@@ -173,6 +192,8 @@ __all__ = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SourceDescriptor",
+    "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
     "SqlStateStore",

@@ -13,6 +13,7 @@ import pytest
 import azure_functions_db
 
 PUBLIC_NAMES = [
+    "AdapterCapability",
     "AsyncDbOut",
     "AsyncDbReader",
     "AsyncDbSession",
@@ -20,6 +21,7 @@ PUBLIC_NAMES = [
     "Backend",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "Change",
     "CommitError",
     "ConfigurationError",
     "CursorPart",
@@ -38,6 +40,7 @@ PUBLIC_NAMES = [
     "DocumentStateStore",
     "EngineProvider",
     "FetchError",
+    "FetchResult",
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
@@ -62,6 +65,8 @@ PUBLIC_NAMES = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SourceDescriptor",
+    "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
     "SqlStateStore",

@@ -12,8 +12,8 @@ from azure_functions_db.sources.keyset.partition import Partition
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
-from azure_functions_db.trigger.delivery import Delivery
 from azure_functions_db.trigger.lease import Expiry, Heartbeat
+from azure_functions_db.trigger.tick import Tick
 
 
 def fencing() -> None:
@@ -36,16 +36,16 @@ def horizon() -> None:
 
 def quarantine_first() -> None:
     """The checkpoint passes a poison row before the row is in the sink."""
-    commit = Delivery._commit
+    commit = Tick._commit
 
-    def commit_then_put_aside(self: Any) -> None:
-        commit(self)
-        sink, culprits = self._later
-        events = [event for event in self._batch.events if event.event_id in culprits]
-        sink.put([self._quarantined(event, culprits[event.event_id]) for event in events])
+    def commit_then_put_aside(self: Any, batch: Any) -> None:
+        commit(self, batch)
+        sink, culprits = vars(self).pop("_later", (None, {}))
+        if sink is not None:
+            sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
 
-    patch(Delivery, "_put_aside", lambda self, *later: setattr(self, "_later", later))
-    patch(Delivery, "_commit", commit_then_put_aside)
+    patch(Tick, "_put_aside", lambda self, _batch, *later: setattr(self, "_later", later))
+    patch(Tick, "_commit", commit_then_put_aside)
 
 
 def heartbeat() -> None:

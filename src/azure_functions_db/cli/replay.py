@@ -15,7 +15,7 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.events import RowChange
-from azure_functions_db.trigger.mapping import mapped
+from azure_functions_db.trigger.handler import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

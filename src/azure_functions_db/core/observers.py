@@ -16,6 +16,7 @@ from azure_functions_db.core.signals import (
     LeaseSkipped,
     NullCursorsCounted,
     RowQuarantined,
+    SourceReported,
     Stage,
     StageEnded,
     StageFailed,
@@ -41,20 +42,25 @@ class Observers:
         self.all = tuple(observers)
         self._reported: set[int] = set()
         self._listeners: dict[type[Signal], tuple[Observer, ...]] = {}
+        self.trace_stages = bool(self._listeners_of(StageStarted) or self._listeners_of(StageEnded))
+        """Whether anybody wants to know of stages that end well."""
 
-    def listeners(self, kind: type[Signal]) -> tuple[Observer, ...]:
-        """Return those who want to hear of such facts: most are made only for somebody who listens."""
-        if kind not in self._listeners:
-            self._listeners[kind] = tuple(each for each in self.all if kind not in getattr(each, "ignores", ()))
-        return self._listeners[kind]
-
-    def notice(self, signal: Signal) -> None:
-        """Pass a fact on."""
-        for observer in self.listeners(type(signal)):
+    def tell(self, kind: type[Signal], facts: Mapping[str, Any]) -> None:
+        """Make the signal and pass it on; where nobody listens, it is not even made."""
+        listeners = self._listeners[kind] if kind in self._listeners else self._listeners_of(kind)
+        if not listeners:
+            return
+        signal = kind(**facts)
+        for observer in listeners:
             try:
                 observer.notice(signal)
             except Exception as error:  # noqa: BLE001 - telemetry must not break what it tells of
                 self._report(observer, error)
+
+    def _listeners_of(self, kind: type[Signal]) -> tuple[Observer, ...]:
+        listeners = tuple(each for each in self.all if kind not in getattr(each, "ignores", ()))
+        self._listeners[kind] = listeners
+        return listeners
 
     def _report(self, observer: Observer, error: Exception) -> None:
         if id(observer) not in self._reported:
@@ -118,6 +124,8 @@ def _log_entry(signal: Signal) -> _Entry | None:
             return level, "null_cursor_rows", lambda signal: {"null_cursor_rows": signal.rows}
         case LateCommitAwaited():
             return logging.INFO, "late_commit_wait", _horizon_fields
+        case SourceReported():
+            return signal.fact.log_level, signal.fact.log_event, lambda signal: dict(signal.fact.log_fields())
         case TickCompleted():
             return logging.INFO, "tick_complete", _tick_fields
         case _:
@@ -220,6 +228,9 @@ class MetricsObserver:
                 self._metrics.set_gauge("azfdb_null_cursor_rows", signal.rows, labels)
             case LateCommitAwaited():
                 self._metrics.set_gauge("azfdb_horizon_age_seconds", signal.horizon.age_seconds, labels)
+            case SourceReported():
+                for name, value in signal.fact.gauges().items():
+                    self._metrics.set_gauge(name, value, labels)
             case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
                 self._metrics.set_gauge("azfdb_last_success_timestamp", signal.ended_at.timestamp(), labels)
             case _:

@@ -6,7 +6,7 @@ fits, nothing needs to be inherited. ``azure_functions_db.testing`` has suites t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,6 +101,25 @@ class CountsBacklog(Protocol):
 
     def backlog(self, checkpoint: Checkpoint) -> Backlog:
         """Return how much waits behind the checkpoint."""
+
+
+@runtime_checkable
+class Fact(Protocol):
+    """Something a source knows besides its changes (log held by a slot, the age of a token), with its own telemetry."""
+
+    @property
+    def log_event(self) -> str:
+        """The name of its log event."""
+
+    @property
+    def log_level(self) -> int:
+        """How serious it is, as `logging` counts."""
+
+    def log_fields(self) -> Mapping[str, Any]:
+        """Return what the log record carries."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return the values of its metrics by their names."""
 
 
 @runtime_checkable

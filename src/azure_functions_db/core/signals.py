@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
+    from azure_functions_db.core.ports import Fact
     from azure_functions_db.core.types import Checkpoint, Event, Horizon, LeaseView, QuarantinedRow
 
 
@@ -122,6 +123,13 @@ class LateCommitAwaited(TickSignal):
     """Running transactions kept the source from reading further."""
 
     horizon: Horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReported(TickSignal):
+    """The source told a fact of its own beside what it read."""
+
+    fact: Fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from azure_functions_db.core.ports import Fact
+
 Row = dict[str, Any]
 """One row of a result: column name to value."""
 
@@ -121,6 +123,7 @@ class FetchResult:
     content: by its place among the records, a text that makes its event id another one.
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they
     are texts in it, for an operator to look at, and the record is not handed out.
+    ``facts`` are what else the source has to tell this time; each knows its own log event and metrics.
     """
 
     records: Sequence[Any]
@@ -130,6 +133,7 @@ class FetchResult:
     null_cursor_rows: int | None = None
     revisions: Mapping[int, str] = field(default_factory=dict)
     undecodable: Mapping[int, Exception] = field(default_factory=dict)
+    facts: Sequence[Fact] = ()
 
 
 @dataclass(frozen=True, slots=True)

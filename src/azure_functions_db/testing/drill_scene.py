@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.ports import StateStore
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.decorator.composition import Composition
-    from azure_functions_db.trigger.mapping import Model
+    from azure_functions_db.trigger.handler import Model
     from azure_functions_db.trigger.normalizers import Normalizer
 
     NewStore = Callable[..., StateStore]

@@ -24,7 +24,7 @@ from azure_functions_db.testing.memory import MemoryQuarantine
 if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.testing.drill_scene import NewStore
-    from azure_functions_db.trigger.mapping import Model
+    from azure_functions_db.trigger.handler import Model
     from azure_functions_db.trigger.normalizers import Normalizer
 
 _MOST_FREEZES = 6

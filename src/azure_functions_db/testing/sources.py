@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from azure_functions_db.core.errors import PositionLostError
+from azure_functions_db.core.errors import PositionLostError, RowsFailed
 from azure_functions_db.core.ports import ChangeSource, CountsBacklog, SourceAdapter
 from azure_functions_db.core.types import AdapterCapability
 from azure_functions_db.state.memory import MemoryStateStore
@@ -254,6 +254,48 @@ class SourceContract:
             trigger.run(timer=None, handler=fail)
         assert sink.entries() == []
         assert {told(dict(event.after or {}))[0] for event in delivered(new_source(), store)} >= {2, 3}
+
+    def test_a_transaction_that_keeps_failing_is_left_for_later_ticks_or_searched(
+        self, new_source: NewSource, transact: Transact, told: Told
+    ) -> None:
+        transact(*((key, "new") for key in range(7)))
+        sink, store, calls = MemoryQuarantine(), MemoryStateStore(), list[int]()
+
+        def fail(events: list[RowChange]) -> None:
+            calls.append(len(events))
+            assert len(calls) < 100, "the handler is called without end"
+            if any(told(dict(event.after or {}))[0] == 2 for event in events):
+                raise ValueError("poison")
+
+        def run() -> None:
+            trigger = poller(new_source(), store, batch_size=2, quarantine=sink, max_attempts=1)
+            trigger.run(timer=None, handler=fail)
+
+        if new_source().capability().whole_transactions:
+            for _ in range(2):
+                with pytest.raises(Exception, match="poison"):
+                    run()
+            assert (calls, sink.entries()) == ([7, 7], [])
+        else:
+            run()
+            assert len(sink.entries()) == 1
+
+    def test_rows_that_a_handler_names_in_a_transaction_are_put_aside(
+        self, new_source: NewSource, transact: Transact, told: Told
+    ) -> None:
+        transact(*((key, "new") for key in range(7)))
+        sink, handled = MemoryQuarantine(), list[int]()
+
+        def name(events: list[RowChange]) -> None:
+            keys = {event.event_id: told(dict(event.after or {}))[0] for event in events}
+            if 2 in keys.values():
+                raise RowsFailed({event_id: "no good" for event_id, key in keys.items() if key == 2})
+            handled.extend(keys.values())
+
+        trigger = poller(new_source(), MemoryStateStore(), batch_size=2, quarantine=sink, max_attempts=1)
+        trigger.run(timer=None, handler=name)
+        assert len(sink.entries()) == 1
+        assert 2 not in handled
 
     def test_what_was_not_committed_comes_again(self, new_source: NewSource, change: Change) -> None:
         change(1, "new")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.errors import SerializationError
+from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import json_safe
+from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.poison import Search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from azure_functions_db.core.signals import Stage
     from azure_functions_db.core.types import Checkpoint, FetchResult
-    from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.poison import Reason
 
 _ATTEMPTS = "failed_attempts"
 _BOOKKEEPING = {"last_successful_batch_id", "updated_at", "metadata"}
@@ -21,13 +29,6 @@ _SEARCH = "search"
 _ASIDE = "aside"
 _OF_UNCONFIRMED = {_ATTEMPTS, _SEARCH, _ASIDE}
 RATE_SECONDS = 300
-
-
-@dataclass(slots=True)
-class Timing:
-    """How long a stage took, once it is over; of several calls, their sum."""
-
-    ms: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,20 +44,18 @@ class Batch:
     began: float
     attempts: int
     """How often the handler has failed on this batch, in earlier ticks and in this one."""
-    fetching: Timing
-    handling: Timing = field(default_factory=Timing)
-    committing: Timing = field(default_factory=Timing)
+    spent: dict[Stage, float]
+    """The milliseconds that each stage took; of several calls, their sum."""
+    call_seconds: float = 0.0
+    """How long the last call of the handler took."""
     search: Search | None = None
     """Set where the batch is no more than a step of the search for poison rows."""
+    is_whole: bool = False
+    """Set where the source gave more than was asked for, to keep a transaction whole: it cannot be taken in parts."""
     undecodable: Mapping[str, Exception] = field(default_factory=dict)
     """By event id, why rows cannot be handed out."""
     is_last: bool = False
     quarantined: set[str] = field(default_factory=set)
-
-    @property
-    def handled(self) -> int:
-        """The number of events that the handler has digested."""
-        return len(self.events) - len(self.quarantined)
 
     @property
     def handled_events(self) -> Sequence[RowChange]:
@@ -68,9 +67,66 @@ class Batch:
     @property
     def readable_events(self) -> Sequence[RowChange]:
         """The events that the handler is given."""
-        if not self.undecodable:
-            return self.handled_events
+        if not self.undecodable and not self.quarantined:
+            return self.events
         return [event for event in self.handled_events if event.event_id not in self.undecodable]
+
+    def noting(self, checkpoint: Checkpoint, search: Search | None) -> Checkpoint:
+        """Return the checkpoint with how far the search through this batch has come."""
+        if search is None:
+            return checkpoint
+        return with_search(with_failed_attempts(checkpoint, self.attempts), search)
+
+    def next_attempt(self) -> None:
+        """Let the events say that they are delivered once more."""
+        attempt = {"attempt": self.attempts + 1}
+        self.events = [event.with_metadata(MappingProxyType({**event.metadata, **attempt})) for event in self.events]
+
+    def rows_aside(self, poller_name: str, culprits: Mapping[str, Reason], at: dt.datetime) -> list[QuarantinedRow]:
+        """Return the rows of these events as they are put aside."""
+        return [
+            QuarantinedRow(
+                poller_name=poller_name,
+                event_id=event.event_id,
+                event=_json_of(event),
+                error_type="RowsFailed" if isinstance(reason, str) else type(reason).__name__,
+                error=masked_words(reason),
+                attempts=self.attempts,
+                batch_id=self.id,
+                quarantined_at=at,
+            )
+            for event, reason in (
+                (event, culprits[event.event_id]) for event in self.events if event.event_id in culprits
+            )
+        ]
+
+
+def _json_of(event: RowChange) -> dict[str, Any]:
+    """Return the event as it is put aside; a document that is nested too deeply is a text in it."""
+    try:
+        return event.to_json()
+    except RecursionError:
+        row = {name: _flat(value) for name, value in (event.after or {}).items()}
+        return RowChange(
+            event.event_id, event.op, event.source, event.cursor, event.pk, None, row, event.metadata
+        ).to_json()
+
+
+def _flat(value: Any) -> Any:
+    try:
+        return json_safe(value)
+    except RecursionError:
+        return json.dumps(value, default=str)
+
+
+def undeliverable(events: Sequence[RowChange], reasons: Mapping[str, Exception]) -> SerializationError:
+    """Return the error of a batch with rows that Python cannot hold and nobody puts aside."""
+    first = next(event for event in events if event.event_id in reasons)
+    key = ", ".join(f"{name}={value!r}" for name, value in first.pk.items())
+    return SerializationError(
+        f"{reasons[first.event_id]}, in the row with {key} and cursor {first.cursor!r}. Correct the row, give the "
+        'poller a quarantine=, or have such values delivered as texts (undecodable="text")'
+    )
 
 
 def failed_attempts(checkpoint: Checkpoint) -> int:

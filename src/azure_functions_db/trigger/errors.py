@@ -11,6 +11,7 @@ from azure_functions_db.core.errors import (
     RowsFailed,
     SerializationError,
     SourceConfigurationError,
+    SourceInUseError,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "RowsFailed",
     "SerializationError",
     "SourceConfigurationError",
+    "SourceInUseError",
 ]

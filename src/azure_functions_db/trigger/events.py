@@ -4,73 +4,20 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import hashlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from azure_functions_db.core.serializers import json_safe
+from azure_functions_db.trigger.event_ids import Identities
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import NoReturn, Self
 
     from azure_functions_db.core.types import CursorPart, Operation, SourceDescriptor
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
 _CONTAINERS: Final = frozenset({dict, list, set})
-
-
-class Identities:
-    """The stable ids of the events of a batch, made all at once when the first is asked for."""
-
-    __slots__ = ("_cursors", "_keys", "_operations", "_source", "made", "revisions")
-
-    def __init__(
-        self,
-        source: SourceDescriptor,
-        operations: Sequence[str],
-        cursors: Sequence[Any],
-        keys: Sequence[Any],
-        revisions: Mapping[int, str] | None = None,
-    ) -> None:
-        self._source = source
-        self._operations = operations
-        self._cursors = cursors
-        self._keys = keys
-        self.revisions = revisions or {}
-        """What tells a change from an earlier one with the same cursor and key, by its place in the batch."""
-        self.made: list[str] | None = None
-
-    def make(self) -> list[str]:
-        """Return a SHA-256 over source, operation, cursor and key for each change, in order."""
-        prefix = f"{self._source.name}\x1f{self._source.fingerprint}"
-        begun = {op: hashlib.sha256(f"{prefix}\x1f{op}\x1f".encode()) for op in set(self._operations)}
-        changes = self._changes()
-        for place, revision in self.revisions.items():
-            changes[place] += f"\x1f{revision}".encode()
-        made = []
-        for op, change in zip(self._operations, changes, strict=True):
-            digest = begun[op].copy()
-            digest.update(change)
-            made.append(digest.hexdigest())
-        self.made = made
-        return made
-
-    def _changes(self) -> list[bytes]:
-        # Joined before they are hashed, step by step over the whole batch: quicker than one loop for it all.
-        return list(map(b"\x1f".join, zip(_packed(self._cursors), _packed(self._keys), strict=True)))
-
-
-class PositionIdentities(Identities):
-    """The stable ids of changes that have a position of their own: two changes of one row never share it."""
-
-    __slots__ = ()
-
-    def __init__(self, source: SourceDescriptor, operations: Sequence[str], positions: Sequence[str]) -> None:
-        super().__init__(source, operations, positions, ())
-
-    def _changes(self) -> list[bytes]:
-        return [b"\x1e" + position.encode() for position in self._cursors]
 
 
 class OpenRowChange:
@@ -173,9 +120,7 @@ class RowChange(OpenRowChange):
 
     def to_cloudevent(self) -> dict[str, Any]:
         """Return the change as a CloudEvents 1.0 event in its JSON form."""
-        from azure_functions_db.trigger.cloudevents import cloudevent_of
-
-        return cloudevent_of(self)
+        return _cloudevent_of(self)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"A RowChange is frozen: {name!r} cannot be set")
@@ -197,6 +142,34 @@ class RowChange(OpenRowChange):
         *fields, metadata = _values(self)
         # A trigger's metadata is a read-only view, which cannot be pickled itself.
         return _revived, (type(self), *fields, dict(metadata), isinstance(metadata, MappingProxyType))
+
+
+def _cloudevent_of(change: RowChange) -> dict[str, Any]:
+    """Return the change as a CloudEvents JSON object; ``schemas/cloudevent.json`` describes it.
+
+    The event's time is when the change happened where the cursor tells it, else when it was read.
+    """
+    from urllib.parse import quote
+
+    event = {
+        "specversion": "1.0",
+        "id": change.event_id,
+        "source": f"azure-functions-db/{quote(change.source.kind)}/{quote(change.source.name)}",
+        "type": f"azure-functions-db.row.{change.op}",
+        "subject": ",".join(f"{quote(name)}={quote(str(json_safe(value)))}" for name, value in change.pk.items()),
+        "time": _time_of(change),
+        "datacontenttype": "application/json",
+        "data": change.to_json(),
+    }
+    return {name: value for name, value in event.items() if value}
+
+
+def _time_of(change: RowChange) -> str | None:
+    for moment in (change.cursor, change.metadata.get("fetched_at")):
+        # RFC 3339 wants an offset; a naive time would claim one that nobody knows.
+        if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
+            return str(json_safe(moment))
+    return None
 
 
 def _revived(kind: type[RowChange], *values: Any) -> RowChange:
@@ -231,29 +204,3 @@ def _copied_deep(row: dict[str, Any]) -> dict[str, Any]:
 
 def _values(change: RowChange) -> tuple[Any, ...]:
     return tuple(getattr(change, name) for name in _FIELDS)
-
-
-def _packed(values: Sequence[Any]) -> Iterable[bytes]:
-    """Return what `_packed_value` makes of each value, quicker where they are all of a common kind."""
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        return [b"%d" % value for value in values]
-    if kinds == {dt.datetime} and all(map(_is_utc, {value.tzinfo for value in values})):
-        return [value.__reduce__()[1][0] for value in values]
-    return map(_packed_value, values)
-
-
-def _packed_value(value: Any) -> bytes:
-    """Return bytes that are one for one with the value and do not depend on a session's time zone."""
-    if value.__class__ is dt.datetime:
-        # The ten bytes that a pickled time consists of: to write it out would take five times as long.
-        moment: Any = value if _is_utc(value.tzinfo) else value.astimezone(dt.UTC)
-        return moment.__reduce__()[1][0]  # type: ignore[no-any-return]
-    if value.__class__ is tuple:
-        return b"\x1f".join(map(_packed_value, value))
-    return repr(value).encode()
-
-
-def _is_utc(zone: dt.tzinfo | None) -> bool:
-    """Tell whether times of this zone are what they are in UTC; those without a zone are left alone."""
-    return zone is None or zone is dt.UTC or getattr(zone, "key", None) in {"UTC", "Etc/UTC"}

@@ -1,20 +1,23 @@
-"""The user's handler behind one way to call it."""
+"""The user's handler behind one way to call it, and the models that it may want instead of events."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from azure_functions_db.core.bridge import LoopCall, all_awaited, with_all_awaited
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, RowsFailed, SerializationError
+from azure_functions_db.core.secrets import masked_words
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from azure_functions_db.trigger.context import PollContext
+    from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.lease import Lease
+    from azure_functions_db.trigger.poison import Reason
 
 
 class Handler:
@@ -81,3 +84,59 @@ def arguments_reader(function: Callable[..., Any]) -> Callable[[Any, Any], _Argu
     if len(positional) > 1 and (positional[1].name == "context" or positional[1].default is inspect.Parameter.empty):
         return lambda events, context: ((events, context), {})
     return lambda events, _context: ((events,), {})
+
+
+class Model(Protocol):
+    """What a Pydantic model class offers."""
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self:
+        """Return an instance made of the row; an exception when the row does not fit."""
+
+
+def mapped(events: Sequence[RowChange], model: type[Model]) -> tuple[list[Any], dict[str, Exception]]:
+    """Return what the handler is given, and the errors of the rows that do not fit by event id."""
+    fitting: list[Any] = []
+    misfits: dict[str, Exception] = {}
+    for event in events:
+        try:
+            fitting.append(model.model_validate(event.after if event.after is not None else event.before))
+        except Exception as misfit:  # noqa: BLE001 - a validator of the user's own may raise anything
+            misfits[event.event_id] = misfit
+    return fitting, misfits
+
+
+def fitted(
+    events: Sequence[RowChange], model: type[Model], *, name_misfits: bool
+) -> tuple[list[Any], dict[str, Exception]]:
+    """Return what `mapped` does; where misfits are not to be named one by one, the first of them is the failure."""
+    fitting, misfits = mapped(events, model)
+    if misfits and not name_misfits:
+        first = misfit_text(next(iter(misfits.values())))
+        raise SerializationError(f"{len(misfits)} row(s) do not fit the model: {first}")
+    return fitting, misfits
+
+
+def misfit_text(misfit: Exception) -> str:
+    """Return what is wrong with a row; its values do not belong into logs."""
+    errors = getattr(misfit, "errors", None)
+    if not callable(errors) or not isinstance(misfit, ValueError):
+        return f"{type(misfit).__name__}: {masked_words(misfit)}"
+    misfitting = errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in misfitting)
+
+
+class Misfits(RowsFailed):
+    """The rows that fit no model, as against those that the handler itself has named."""
+
+
+def named_rows(cause: BaseException | None, events: Sequence[RowChange]) -> Mapping[str, Reason]:
+    """Return the rows that a handler has named; none when it did not, or named strangers.
+
+    That no row fits the model says more about the model than about the rows.
+    """
+    if not isinstance(cause, RowsFailed):
+        return {}
+    ids = {event.event_id for event in events}
+    is_wrong_model = isinstance(cause, Misfits) and cause.failures.keys() == ids
+    return cause.failures if cause.failures.keys() <= ids and not is_wrong_model else {}

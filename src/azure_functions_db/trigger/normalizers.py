@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
 from azure_functions_db.core.types import Change
-from azure_functions_db.trigger.events import Identities, OpenRowChange, PositionIdentities, RowChange
+from azure_functions_db.trigger.event_ids import Identities, PositionIdentities
+from azure_functions_db.trigger.events import OpenRowChange, RowChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

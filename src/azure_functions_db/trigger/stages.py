@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from azure_functions_db.core.errors import (
     CommitError,
@@ -16,11 +16,11 @@ from azure_functions_db.core.errors import (
     PositionLostError,
     SerializationError,
     SourceConfigurationError,
+    SourceInUseError,
     StateStoreError,
 )
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import Stage, StageEnded, StageFailed, StageStarted
-from azure_functions_db.trigger.batch import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,27 +29,34 @@ if TYPE_CHECKING:
     from azure_functions_db.core.observers import Observers
     from azure_functions_db.core.signals import TickSignal
 
+T = TypeVar("T")
+
 
 class _Rule(NamedTuple):
     says: str
     raises: type[DbError]
     keeps: tuple[type[DbError], ...] = ()
+    passes: tuple[type[DbError], ...] = ()
+    """What is no failure: somebody else is at it."""
 
 
 _RULES = {
     Stage.DESCRIPTOR: _Rule("The source could not be described", SourceConfigurationError, (PollerError,)),
-    Stage.ACQUIRE: _Rule("The state store failed", LeaseAcquireError, (LeaseAcquireError, StateStoreError)),
+    Stage.ACQUIRE: _Rule(
+        "The state store failed", LeaseAcquireError, (LeaseAcquireError, StateStoreError), (LeaseConflictError,)
+    ),
     Stage.LOAD: _Rule("The checkpoint could not be loaded", StateStoreError, (StateStoreError, PollerError)),
     Stage.FETCH: _Rule(
         "Changes could not be read",
         FetchError,
         (FetchError, PositionLostError, SerializationError, SourceConfigurationError),
+        (SourceInUseError,),
     ),
     Stage.NORMALIZE: _Rule("Records could not be turned into events", SerializationError, (SerializationError,)),
     Stage.HANDLER: _Rule("The handler failed", HandlerError, (LostLeaseError,)),
     Stage.QUARANTINE: _Rule("Rows could not be put into quarantine", CommitError),
     Stage.COMMIT: _Rule("The checkpoint could not be committed", CommitError, (PollerError,)),
-    Stage.ACKNOWLEDGE: _Rule("The source could not be told of the commit", FetchError),
+    Stage.ACKNOWLEDGE: _Rule("The source could not be told of the commit", FetchError, (), (SourceInUseError,)),
     Stage.RENEW: _Rule("The lease could not be renewed", LostLeaseError),
     Stage.RELEASE: _Rule("The lease could not be released", CommitError),
     Stage.CLOSE: _Rule("The source could not be closed", FetchError),
@@ -57,7 +64,7 @@ _RULES = {
 
 
 class Stages:
-    """Opens the stages of one tick."""
+    """Runs the stages of one tick: timed, told, and with errors of their own."""
 
     def __init__(
         self, *, poller_name: str, invocation_id: str, clock: Callable[[], float], observers: Observers
@@ -65,20 +72,49 @@ class Stages:
         self.poller_name = poller_name
         self.invocation_id = invocation_id
         self.source = ""
-        self.clock = clock
-        self.is_traced = bool(observers.listeners(StageStarted) or observers.listeners(StageEnded))
-        """Whether anybody wants to know of steps that end well."""
+        self._clock = clock
         self._observers = observers
+        self._is_traced = observers.trace_stages
 
     def say(self, kind: type[TickSignal], **facts: Any) -> None:
         """Tell the observers a fact about this tick, if one of them listens."""
-        if self._observers.listeners(kind):
-            about = {"poller_name": self.poller_name, "invocation_id": self.invocation_id, "source": self.source}
-            self._observers.notice(kind(**about, **facts))
+        about = {"poller_name": self.poller_name, "invocation_id": self.invocation_id, "source": self.source}
+        self._observers.tell(kind, about | facts)
 
-    def stage(self, stage: Stage, batch_id: str | None = None, timing: Timing | None = None) -> OpenStage:
-        """Run one step: what it raises comes out as the error of this step; its time is added to ``timing``."""
-        return OpenStage(self, stage, batch_id, timing or Timing())
+    def run(
+        self,
+        stage: Stage,
+        step: Callable[[], T],
+        batch_id: str | None = None,
+        spent: dict[Stage, float] | None = None,
+    ) -> T:
+        """Run one step: what it raises comes out as the error of its stage; ``spent`` adds up the milliseconds."""
+        if self._is_traced:
+            self.say(StageStarted, stage=stage, batch_id=batch_id)
+        began = self._clock()
+        try:
+            result = step()
+        except BaseException as error:
+            self._fail(stage, batch_id, (self._clock() - began) * 1000, error)
+            raise
+        finally:
+            if spent is not None:
+                spent[stage] = spent.get(stage, 0.0) + (self._clock() - began) * 1000
+        if self._is_traced:
+            self.say(StageEnded, stage=stage, batch_id=batch_id, duration_ms=(self._clock() - began) * 1000)
+        return result
+
+    def _fail(self, stage: Stage, batch_id: str | None, duration_ms: float, error: BaseException) -> None:
+        """Tell of a failed step, and raise the error of its stage unless that is what it raised itself."""
+        if isinstance(error, _RULES[stage].passes):
+            self.say(StageEnded, stage=stage, batch_id=batch_id, duration_ms=duration_ms)
+            return
+        ours = self.translation(stage, error, batch_id) if isinstance(error, Exception) else error
+        if ours is not error:
+            ours.__cause__ = error  # observers want to know it, too
+        self.say(StageFailed, stage=stage, batch_id=batch_id, duration_ms=duration_ms, error=ours)
+        if ours is not error:
+            raise ours from error
 
     @contextmanager
     def translated(self, stage: Stage, batch_id: str | None = None) -> Iterator[None]:
@@ -98,42 +134,6 @@ class Stages:
             if getattr(ours, name, "") is None:
                 setattr(ours, name, value or None)
         return ours
-
-
-class OpenStage:
-    """One step of a tick while it runs."""
-
-    __slots__ = ("_batch_id", "_began", "_stage", "_stages", "_timing")
-
-    def __init__(self, stages: Stages, stage: Stage, batch_id: str | None, timing: Timing) -> None:
-        self._stages = stages
-        self._stage = stage
-        self._batch_id = batch_id
-        self._timing = timing
-
-    def __enter__(self) -> Timing:
-        if self._stages.is_traced:
-            self._stages.say(StageStarted, stage=self._stage, batch_id=self._batch_id)
-        self._began = self._stages.clock()
-        return self._timing
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        duration_ms = (self._stages.clock() - self._began) * 1000
-        self._timing.ms += duration_ms
-        if error is not None:
-            self._fail(error, duration_ms)
-        elif self._stages.is_traced:
-            self._stages.say(StageEnded, stage=self._stage, batch_id=self._batch_id, duration_ms=duration_ms)
-
-    def _fail(self, error: BaseException, duration_ms: float) -> None:
-        ours = error
-        if isinstance(error, Exception):
-            ours = self._stages.translation(self._stage, error, self._batch_id)
-        if ours is not error:
-            ours.__cause__ = error  # observers want to know it, too
-        self._stages.say(StageFailed, stage=self._stage, batch_id=self._batch_id, duration_ms=duration_ms, error=ours)
-        if ours is not error:
-            raise ours from error
 
 
 def _ours(stage: Stage, error: Exception) -> DbError:

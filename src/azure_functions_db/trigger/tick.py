@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import (
-    FetchError,
+    CommitError,
+    HandlerError,
     LeaseConflictError,
+    LostLeaseError,
     PollerError,
+    RowsFailed,
     SerializationError,
     SourceInUseError,
 )
-from azure_functions_db.core.ports import CountsChanges
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
-    FetchedNothing,
-    LateCommitAwaited,
+    HandlerRetried,
     LeaseRenewFailed,
     LeaseSkipped,
-    NullCursorsCounted,
+    RowQuarantined,
     Stage,
     TickCompleted,
     TickResult,
@@ -29,298 +30,156 @@ from azure_functions_db.core.signals import (
 )
 from azure_functions_db.trigger.batch import (
     Batch,
-    Timing,
-    committed_checkpoint,
-    failed_attempts,
     has_news,
-    joined,
-    search_after,
+    unconfirmed_batch,
+    with_failed_attempts,
+    with_rows_aside,
 )
-from azure_functions_db.trigger.delivery import Delivery
+from azure_functions_db.trigger.context import PollContext
+from azure_functions_db.trigger.handler import Misfits, fitted, named_rows
 from azure_functions_db.trigger.lease import Lease, TickCancelled, stored_lease
-from azure_functions_db.trigger.normalizers import normalized
-from azure_functions_db.trigger.retry import FETCH_RETRIES
+from azure_functions_db.trigger.poison import Search
+from azure_functions_db.trigger.source import SourceSession
 from azure_functions_db.trigger.stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import NoReturn
 
-    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.core.ports import QuarantineSink
+    from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
-    from azure_functions_db.trigger.poison import Search
+    from azure_functions_db.trigger.poison import Reason
     from azure_functions_db.trigger.poll import PollSettings
 
-# Further behind than this is far behind; counting on would cost more than it tells.
-_MOST_ROWS = 10_000
-# A row that shows the handler to work may lie behind many rows of other partitions.
-_PAGES_TO_WITNESS = 100
+    _Errors = Mapping[str, Exception]
 
 
 class Tick:
     """One run of a poller: whoever gets the lease handles what has changed and moves the checkpoint."""
 
     def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
-        self.settings = settings
-        self.handler = handler
-        self.stages = Stages(
+        self._settings = settings
+        self._handler = handler
+        self._stages = Stages(
             poller_name=settings.name,
             invocation_id=invocation_id or settings.new_id(),
             clock=settings.monotonic,
             observers=settings.observers,
         )
-        self.stage = self.stages.stage
-        self.say = self.stages.say
+        self._say = self._stages.say
+        self._stage = self._stages.run
+        self._source = SourceSession(settings, self._stages, self._pause)
         self.lease = self._new_lease()
-        self.started_at = settings.now()
+        self._started_at = settings.now()
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
-        self._source_is_open = False
-        self._batches = self._fetched = self._handled = 0
-        self.digested: Sequence[RowChange] = ()
-        """The last event that the handler has digested in this tick, if any."""
+        self._batches = self._handled = 0
+        # A handler may change its rows: where they may be needed again, it is given copies.
+        self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
+        self._last_handled: Sequence[RowChange] = ()
+
+    # The story.
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        with self._told(), self._cleared_up():
-            position = self._approach()
-            try:
-                while position is not None:
-                    position = self._step(position)
-            except SourceInUseError:
-                self._skip()
+        self._source.describe()
+        self._say(TickStarted, batch_size=self._settings.batch_size)
+        try:
+            self._poll()
+        except BaseException as error:
+            self._complete(TickResult.CANCELLED if isinstance(error, TickCancelled) else TickResult.FAILED, error)
+            raise
+        self._complete(self._result)
         return self._handled
 
+    def _poll(self) -> None:
+        try:
+            position = self._approach()
+            while position is not None:
+                position = self._step(position)
+        except SourceInUseError:
+            self._skip()
+        finally:
+            self._clear_up()
+
     def _step(self, position: Checkpoint) -> Checkpoint | None:
-        """Take one batch from the source to its commit; a batch is let go of before the next one is read."""
+        """Take one batch from the source to its commit; return where to go on, None when the tick is over."""
         batch = self._fetch(position)
         if batch is None or not self._hold():
             return None
-        return Delivery(self, batch).run()
+        sink = self._settings.quarantine
+        if sink is None:
+            return self._deliver(batch)
+        self._take_back(batch, sink)
+        if batch.search is None or batch.is_whole:
+            batch.search = None
+            return self._deliver(batch)
+        return self._isolate(batch, batch.search, sink)
+
+    def _complete(self, result: TickResult, error: BaseException | None = None) -> None:
+        self._say(
+            TickCompleted,
+            result=result,
+            fetched_count=self._source.fetched,
+            handled_count=self._handled,
+            batches=self._batches,
+            duration_ms=(self._settings.monotonic() - self._began) * 1000,
+            ended_at=self._settings.now(),
+            error=error,
+        )
+
+    # The lease.
 
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
-        with self.stage(Stage.ACQUIRE):
-            try:
-                self.lease.approach(self.descriptor.fingerprint)
-            except LeaseConflictError:
-                self._skip()
-                return None
-        with self.stage(Stage.LOAD):
-            position = self.lease.load()
-        self._loaded = position
-        if self._needs.needs_lease and not self._hold():
+        try:
+            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(self._source.descriptor.fingerprint))
+        except LeaseConflictError:
+            self._skip()
             return None
-        return position
-
-    def _fetch(self, position: Checkpoint) -> Batch | None:
-        """Return the next batch, None when nothing has changed."""
-        self.lease.check()
-        began, timing = self.settings.monotonic(), Timing()
-        result = self._read(position, timing)
-        if result.horizon is not None:
-            self.say(LateCommitAwaited, horizon=result.horizon)
-        if result.null_cursor_rows is not None:
-            self.say(NullCursorsCounted, rows=result.null_cursor_rows)
-        if not result.records:
-            self.say(FetchedNothing, fetch_duration_ms=timing.ms, checkpoint_before=position)
-            self._keep(result.next_checkpoint, position)
-            return None
-        self._fetched += len(result.records)
-        return self._normalized(result, position, began, timing)
-
-    def _keep(self, reached: Checkpoint, position: Checkpoint) -> None:
-        """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
-        if not has_news(reached, position) or not self._hold():
-            return
-        with self.stage(Stage.COMMIT):
-            kept = {**position, **reached, "updated_at": datetime_text(self.settings.now())}
-            self.lease.commit(kept, last=not self._needs.acknowledges)
-        self._acknowledge(reached)
+        self._loaded = self._stage(Stage.LOAD, self.lease.load)
+        return None if self._source.needs.needs_lease and not self._hold() else self._loaded
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
         self.lease.check()
         if self.lease.is_held:
             return True
-        with self.stage(Stage.ACQUIRE):
-            try:
-                self.lease.hold()
-            except LeaseConflictError:
-                self._skip()
-                return False
-        if self._needs.acknowledges and self._loaded.get("cursor") is not None:
+        try:
+            self._stage(Stage.ACQUIRE, self.lease.hold)
+        except LeaseConflictError:
+            self._skip()
+            return False
+        if self._source.needs.acknowledges and self._loaded.get("cursor") is not None:
             # A crash may have come between the last commit and its acknowledgement.
-            self._acknowledge(self._loaded)
+            self._source.acknowledge(self._loaded)
         return True
-
-    def commit(self, batch: Batch) -> None:
-        """Move the checkpoint behind the batch, in the write that proves the lease."""
-        batch.after = {**batch.after, "updated_at": datetime_text(self.settings.now())}
-        batch.is_last = self._is_last(batch)
-        with self.stage(Stage.COMMIT, batch.id, batch.committing):
-            # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
-            self.lease.commit(batch.after, last=batch.is_last and not self._needs.acknowledges)
-
-    def go_on_after(self, batch: Batch) -> Checkpoint | None:
-        """Tell what was done; return the position to go on from, None when the tick is over."""
-        self._batches += batch.is_last or self._search_after(batch.after) is None
-        self._handled += batch.handled
-        self._result = TickResult.HANDLED
-        self.digested = batch.handled_events[-1:] or self.digested
-        self._acknowledge(batch.after, batch.id)
-        self._tell_of(batch)
-        return None if batch.is_last else batch.after
-
-    def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
-        """Tell the source of a commit; failing at that is told, not raised."""
-        with suppress(PollerError), self.stage(Stage.ACKNOWLEDGE, batch_id):
-            self._open_source()
-            self.settings.source.acknowledge(checkpoint)
-
-    def _is_last(self, batch: Batch) -> bool:
-        if not batch.more:
-            return True
-        # All steps of a search together count as one batch.
-        is_over = self._search_after(batch.after) is None
-        if is_over and self._batches + 1 >= self.settings.max_batches_per_tick:
-            return True
-        # The next batch is expected to take as long as this one.
-        return not self.has_time(self.settings.monotonic() - batch.began)
-
-    def has_time(self, seconds: float) -> bool:
-        """Tell whether something that takes so long would end within the time budget."""
-        budget = self.settings.time_budget_seconds
-        return budget is None or self.settings.monotonic() + seconds <= self._began + budget
-
-    def _search_after(self, position: Checkpoint) -> Search | None:
-        return search_after(position, self.settings.batch_size) if self.settings.quarantine is not None else None
-
-    def _read(self, position: Checkpoint, timing: Timing) -> FetchResult:
-        pauses = FETCH_RETRIES.pauses()
-        while True:
-            try:
-                with self.stage(Stage.FETCH, timing=timing):
-                    self._open_source()
-                    return self._found(position)
-            except FetchError as error:
-                pause = next(pauses, None)
-                if pause is None or not error.transient:
-                    raise
-                self.pause(pause)
-
-    def _found(self, position: Checkpoint) -> FetchResult:
-        """Fetch; where a search needs a row further on, over pages that bring few rows or none."""
-        fetch, limit = self.settings.source.fetch_changes, self._limit(position)
-        found, search = fetch(position, limit), self._search_after(position)
-        if search is not None and search.needs_witness:
-            for _ in range(_PAGES_TO_WITNESS):
-                if len(found.records) >= limit or not found.more:
-                    break
-                found = joined(found, fetch(found.next_checkpoint, limit - len(found.records)))
-        return found
-
-    def _limit(self, position: Checkpoint) -> int:
-        search = self._search_after(position)
-        return self.settings.batch_size if search is None else search.rows.stop
-
-    def _normalized(self, result: FetchResult, position: Checkpoint, began: float, fetching: Timing) -> Batch:
-        batch_id = f"batch_{self.settings.new_id()}"
-        attempts = failed_attempts(position)
-        fetched_at = self.settings.now()
-        metadata = {
-            "batch_id": batch_id,
-            "attempt": attempts + 1,
-            "fetched_at": fetched_at,
-            "consumer": self.settings.consumer,
-        }
-        with self.stage(Stage.NORMALIZE, batch_id):
-            events = normalized(self.settings.normalizer, result.records, self.descriptor, metadata, result.revisions)
-            undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
-            if undecodable and self.settings.quarantine is None:
-                raise _undeliverable(events, undecodable)
-        after = committed_checkpoint(
-            result.next_checkpoint,
-            before=position,
-            batch_id=batch_id,
-            updated_at=datetime_text(fetched_at),
-            row_count=len(events),
-        )
-        more = bool(result.more) if result.more is not None else len(events) >= self._limit(position)
-        return Batch(
-            id=batch_id,
-            events=events,
-            before=position,
-            after=after,
-            more=more,
-            began=began,
-            attempts=attempts,
-            search=self._search_after(position),
-            undecodable=undecodable,
-            fetching=fetching,
-        )
-
-    def pause(self, seconds: float) -> None:
-        """Wait before another try, but not through an interruption."""
-        (self.settings.sleep or self.lease.pause)(seconds)
-        self.lease.check()
 
     def _skip(self) -> None:
         self._result = TickResult.SKIPPED
         rival = self.lease.rival
-        staleness = (self.settings.now() - rival.heartbeat_at).total_seconds() if rival else None
-        self.say(LeaseSkipped, lease=rival, staleness_seconds=staleness)
+        staleness = (self._settings.now() - rival.heartbeat_at).total_seconds() if rival else None
+        self._say(LeaseSkipped, lease=rival, staleness_seconds=staleness)
 
-    def _open_source(self) -> None:
-        if not self._source_is_open:
-            self.settings.source.open()
-            self._source_is_open = True
+    def _pause(self, seconds: float) -> None:
+        """Wait before another try, but not through an interruption."""
+        (self._settings.sleep or self.lease.pause)(seconds)
+        self.lease.check()
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tell of the tick's beginning and of its end, however it comes."""
-        with self.stage(Stage.DESCRIPTOR):
-            self.descriptor = self.settings.source.source_descriptor
-            self._needs = self.settings.source.capability()
-        self.stages.source = self.descriptor.name
-        self.say(TickStarted, batch_size=self.settings.batch_size)
-        failure: BaseException | None = None
+    def _clear_up(self) -> None:
+        """Give back the lease and the source; failing at that is told, not raised."""
+        self.lease.stop()
         try:
-            yield
-        except TickCancelled as cancelled:
-            self._result, failure = TickResult.CANCELLED, cancelled
-            raise
-        except BaseException as error:
-            self._result, failure = TickResult.FAILED, error
-            raise
-        finally:
-            self.say(
-                TickCompleted,
-                result=self._result,
-                fetched_count=self._fetched,
-                handled_count=self._handled,
-                batches=self._batches,
-                duration_ms=(self.settings.monotonic() - self._began) * 1000,
-                ended_at=self.settings.now(),
-                error=failure,
-            )
-
-    @contextmanager
-    def _cleared_up(self) -> Iterator[None]:
-        """Give back the lease and the source at the end; failing at that is told, not raised."""
-        try:
-            yield
-        finally:
-            self.lease.stop()
             if self.lease.is_to_release:
-                with suppress(PollerError), self.stage(Stage.RELEASE):
-                    self.lease.release()
-            if self._source_is_open:
-                with suppress(PollerError), self.stage(Stage.CLOSE):
-                    self.settings.source.close()
+                with suppress(PollerError):
+                    self._stage(Stage.RELEASE, self.lease.release)
+        finally:
+            self._source.close()
 
     def _new_lease(self) -> Lease:
-        settings = self.settings
+        settings = self._settings
         stored = stored_lease(
             settings.store,
             settings.name,
@@ -332,42 +191,326 @@ class Tick:
             stored,
             ttl_seconds=settings.lease_ttl_seconds,
             clock=settings.monotonic,
-            tell=lambda error, lost: self.say(LeaseRenewFailed, lease_owner=self.lease.owner, error=error, lost=lost),
+            tell=lambda error, lost: self._say(LeaseRenewFailed, lease_owner=self.lease.owner, error=error, lost=lost),
         )
 
-    def _tell_of(self, batch: Batch) -> None:
-        lag = lag_seconds(batch.events[-1].cursor, self.settings.now())
-        self.say(
+    # Reading.
+
+    def _fetch(self, position: Checkpoint) -> Batch | None:
+        """Return the next batch, None when nothing has changed."""
+        self.lease.check()
+        batch = self._source.next_batch(position)
+        if batch.events:
+            return batch
+        self._keep(batch.after, position)
+        return None
+
+    def _keep(self, reached: Checkpoint, position: Checkpoint) -> None:
+        """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
+        if not has_news(reached, position) or not self._hold():
+            return
+        kept = {**position, **reached, "updated_at": datetime_text(self._settings.now())}
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept, last=not self._source.needs.acknowledges))
+        self._source.acknowledge(reached)
+
+    # Delivering: the whole batch goes to the handler.
+
+    def _deliver(self, batch: Batch) -> Checkpoint | None:
+        """Handle and commit the batch, or raise and leave the checkpoint where it is."""
+        try:
+            self._settle_with_retries(batch)
+        except (HandlerError, SerializationError) as failure:
+            sink = self._settings.quarantine
+            if sink is None:
+                raise
+            return self._recover(batch, failure, sink)
+        return self._go_on_after(batch)
+
+    def _settle_with_retries(self, batch: Batch) -> None:
+        pauses = self._settings.retry_policy.pauses()
+        while True:
+            try:
+                return self._settle(batch)
+            except HandlerError as error:
+                pause = next(pauses, None)
+                if pause is None or not self._has_time(pause + batch.call_seconds):
+                    raise
+                attempt = batch.attempts + 1
+                self._say(HandlerRetried, batch_id=batch.id, attempt=attempt, delay_seconds=pause, error=error)
+                self._pause(pause)
+                batch.next_attempt()
+
+    def _settle(self, batch: Batch) -> None:
+        """Call the handler and commit; in one transaction where that is wanted."""
+        if not self._settings.transactional:
+            self._call(batch, batch.readable_events)
+            self._commit(batch)
+            return
+        if batch.undecodable:
+            self._put_undecodable_aside(batch)  # a sink in the same database must not wait for the transaction
+        try:
+            with self._transaction(batch):
+                self._call(batch, batch.readable_events)
+                self._write(batch)
+        except (CommitError, LostLeaseError) as failure:
+            self._raise_unless_committed(batch, failure)
+
+    def _recover(self, batch: Batch, failure: PollerError, sink: QuarantineSink) -> Checkpoint | None:
+        """After a failed batch: leave it for the next tick, or begin to search for its poison rows."""
+        named = isinstance(failure, SerializationError) or isinstance(failure.__cause__, RowsFailed)
+        if batch.attempts < self._settings.max_attempts or (batch.is_whole and not named):
+            self._remember(batch, batch.before)
+            raise failure
+        batch.search = Search.through(len(batch.events), named=named)
+        if batch.is_whole:
+            return self._try_part(batch, batch.search, sink)
+        self._note(batch, batch.noting(batch.before, batch.search))
+        if not self._has_time(batch.call_seconds):
+            raise failure
+        return batch.before
+
+    # Isolating: parts of a failed batch go to the handler, until its poison rows are found.
+
+    def _isolate(self, batch: Batch, search: Search, sink: QuarantineSink) -> Checkpoint | None:
+        """Take one step of the search for poison rows."""
+        current = search.facing(batch.events[0].event_id)
+        if current is not search:
+            return self._search_on(batch, current)
+        return self._try_witness(batch, search) if search.needs_witness else self._try_part(batch, search, sink)
+
+    def _try_part(self, batch: Batch, search: Search, sink: QuarantineSink) -> Checkpoint | None:
+        after = batch.after
+        batch.after = batch.noting(after, search.passed(len(batch.events), more=batch.more))
+        try:
+            self._settle(batch)
+        except HandlerError as failure:
+            culprits = named_rows(failure.__cause__, batch.handled_events)
+            if not culprits and not search.convicts:
+                return self._refused(batch, search, failure)
+            if not culprits:
+                culprits = {batch.events[0].event_id: failure.__cause__ or failure}
+                batch.after = batch.noting(after, search.convicted(more=batch.more))
+            self._put_aside(batch, sink, culprits)
+            if self._settings.transactional:
+                batch.after = after
+                return self._try_part(batch, search, sink)  # All was rolled back: once more, without them.
+            self._commit(batch)
+        return self._go_on_after(batch)
+
+    def _try_witness(self, batch: Batch, search: Search) -> Checkpoint | None:
+        """Try a row behind the suspect; where there is none, the last one that this tick has seen digested."""
+        witness = batch.events[search.rows.start :] or self._last_handled
+        if not witness:
+            self._give_up(batch, search.given_up(), None)
+        if witness[0].event_id in batch.undecodable:
+            return self._refused(batch, search, None)
+        try:
+            self._try(batch, witness)
+        except HandlerError as failure:
+            return self._refused(batch, search, failure)
+        return self._search_on(batch, search.witnessed())
+
+    def _try(self, batch: Batch, events: Sequence[RowChange]) -> None:
+        """Call the handler; where its writes are transactional, take them back."""
+        if not self._settings.transactional:
+            self._call(batch, events)
+            return
+        with suppress(_TakenBack), self._transaction(batch):
+            self._call(batch, events)
+            raise _TakenBack
+
+    def _refused(self, batch: Batch, search: Search, failure: HandlerError | None) -> Checkpoint | None:
+        if batch.is_whole and failure is not None:
+            self._remember(batch, batch.before)
+            raise failure
+        narrowed = search.refused(batch.events[0].event_id)
+        if search.needs_witness and not narrowed.needs_witness:
+            self._give_up(batch, narrowed, failure)
+        return self._search_on(batch, narrowed)
+
+    def _give_up(self, batch: Batch, search: Search, failure: HandlerError | None) -> NoReturn:
+        batch.attempts += 1
+        self._remember(batch, batch.noting(batch.before, search))
+        raise HandlerError(
+            "Nothing that was tried could be handled, which looks like an outage: no row was put aside",
+            poller_name=self._settings.name,
+            batch_id=batch.id,
+        ) from failure
+
+    def _search_on(self, batch: Batch, search: Search) -> Checkpoint | None:
+        """Keep how far the search has come, so that it goes on from here whatever becomes of this tick."""
+        self._note(batch, batch.noting(batch.before, search))
+        return batch.before if self._has_time(batch.call_seconds) else None
+
+    # Handling.
+
+    def _call(self, batch: Batch, events: Sequence[RowChange]) -> None:
+        """Hand events to the handler; in a search, rows that fit no model fail on their own."""
+        began = self._settings.monotonic()
+        fitting, misfits = self._given(batch, events)
+        try:
+            self._stage(Stage.HANDLER, lambda: self._handle(batch, events, fitting, misfits), batch.id, batch.spent)
+        except HandlerError:
+            batch.attempts += batch.search is None
+            raise
+        finally:
+            batch.call_seconds = self._settings.monotonic() - began
+
+    def _handle(self, batch: Batch, events: Sequence[RowChange], fitting: list[Any], misfits: _Errors) -> None:
+        with self.lease.guard():
+            if fitting:
+                self._handler.call(fitting, self._context(batch, events), self.lease)
+            if misfits:
+                raise Misfits(misfits)
+
+    def _given(self, batch: Batch, events: Sequence[RowChange]) -> tuple[list[Any], _Errors]:
+        """Return what the handler is given, and the rows that fit no model."""
+        settings, is_searched = self._settings, batch.search is not None
+        given = list(events) if self._are_given_once else [event.with_own_rows() for event in events]
+        if settings.model is None:
+            return given, {}
+        model = settings.model
+        try:
+            return self._stage(Stage.NORMALIZE, lambda: fitted(given, model, name_misfits=is_searched), batch.id)
+        except SerializationError:
+            batch.attempts += 1
+            raise
+
+    def _context(self, batch: Batch, events: Sequence[RowChange]) -> PollContext:
+        return PollContext(
+            poller_name=self._settings.name,
+            invocation_id=self._stages.invocation_id,
+            batch_id=batch.id,
+            lease_owner=self.lease.owner,
+            checkpoint_before=batch.before,
+            checkpoint_after_candidate=batch.after,
+            tick_started_at=self._started_at,
+            source_name=self._stages.source,
+            attempt=batch.attempts + 1,
+            events=events,
+            lease_lost=self.lease.lost,
+        )
+
+    # Committing.
+
+    def _commit(self, batch: Batch) -> None:
+        """Move the checkpoint behind the batch; where only the answer was lost, the store turns out to hold it."""
+        try:
+            self._write(batch)
+        except (CommitError, LostLeaseError) as failure:
+            self._raise_unless_committed(batch, failure)
+
+    def _write(self, batch: Batch) -> None:
+        """Move the checkpoint behind the batch, in the write that proves the lease."""
+        if batch.undecodable:
+            self._put_undecodable_aside(batch)
+        batch.after = {**batch.after, "updated_at": datetime_text(self._settings.now())}
+        batch.is_last = self._is_last(batch)
+        # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
+        last = batch.is_last and not self._source.needs.acknowledges
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after, last=last), batch.id, batch.spent)
+
+    def _raise_unless_committed(self, batch: Batch, failure: PollerError) -> None:
+        try:
+            stored = self.lease.load()
+        except Exception:  # noqa: BLE001 - not knowing counts as not committed: the batch comes again
+            stored = {}
+        if stored.get("last_successful_batch_id") != batch.id:
+            raise failure
+
+    @contextmanager
+    def _transaction(self, batch: Batch) -> Iterator[None]:
+        with self._stages.translated(Stage.COMMIT, batch.id), self.lease.transaction():
+            yield
+
+    def _note(self, batch: Batch, checkpoint: Checkpoint) -> None:
+        """Write notes beside the unmoved position."""
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint, last=False), batch.id)
+        batch.before = checkpoint
+
+    def _remember(self, batch: Batch, checkpoint: Checkpoint) -> None:
+        """Write the count of attempts beside the unmoved position; failing at that is told, not raised."""
+        counted = with_failed_attempts(checkpoint, batch.attempts)
+        with suppress(PollerError):
+            self._stage(Stage.COMMIT, lambda: self.lease.commit(counted, last=True), batch.id)
+
+    def _is_last(self, batch: Batch) -> bool:
+        if not batch.more:
+            return True
+        # All steps of a search together count as one batch.
+        is_over = self._source.search_after(batch.after) is None
+        if is_over and self._batches + 1 >= self._settings.max_batches_per_tick:
+            return True
+        # The next batch is expected to take as long as this one.
+        return not self._has_time(self._settings.monotonic() - batch.began)
+
+    def _has_time(self, seconds: float) -> bool:
+        """Tell whether something that takes so long would end within the time budget."""
+        budget = self._settings.time_budget_seconds
+        return budget is None or self._settings.monotonic() + seconds <= self._began + budget
+
+    def _go_on_after(self, batch: Batch) -> Checkpoint | None:
+        """Tell what was done; return the position to go on from, None when the tick is over."""
+        self._batches += batch.is_last or self._source.search_after(batch.after) is None
+        handled = batch.handled_events
+        self._handled += len(handled)
+        self._result = TickResult.HANDLED
+        self._last_handled = handled[-1:] or self._last_handled
+        self._source.acknowledge(batch.after, batch.id)
+        self._tell_of(batch, handled)
+        return None if batch.is_last else batch.after
+
+    def _tell_of(self, batch: Batch, handled: Sequence[RowChange]) -> None:
+        lag, spent = lag_seconds(batch.events[-1].cursor, self._settings.now()), batch.spent
+        waiting = None
+        if lag is None and batch.is_last:
+            waiting = self._source.rows_behind(batch.after) if batch.more else 0
+        self._say(
             BatchCommitted,
             batch_id=batch.id,
-            batch_size=self.settings.batch_size,
+            batch_size=self._settings.batch_size,
             fetched_count=len(batch.events),
-            handled_count=batch.handled,
+            handled_count=len(handled),
             checkpoint_before=batch.before,
             checkpoint_after=batch.after,
             lease_owner=self.lease.owner,
-            fetch_duration_ms=batch.fetching.ms,
-            handler_duration_ms=batch.handling.ms,
-            commit_duration_ms=batch.committing.ms,
+            fetch_duration_ms=spent.get(Stage.FETCH, 0.0),
+            handler_duration_ms=spent.get(Stage.HANDLER, 0.0),
+            commit_duration_ms=spent.get(Stage.COMMIT, 0.0),
             lag_seconds=lag,
-            lag_rows=self._rows_behind(batch) if lag is None and batch.is_last else None,
-            events=batch.handled_events,
+            lag_rows=waiting,
+            events=handled,
         )
 
-    def _rows_behind(self, batch: Batch) -> int | None:
-        """Return how many rows wait behind the batch, None where the source cannot count them; counting is bounded."""
-        source = self.settings.source
-        if not batch.more:
-            return 0
-        with suppress(Exception):  # a number for a dashboard is not worth a failed tick
-            return source.count_changes(batch.after, _MOST_ROWS) if isinstance(source, CountsChanges) else None
-        return None
+    # The quarantine.
+
+    def _take_back(self, batch: Batch, sink: QuarantineSink) -> None:
+        """Take back what a batch that was never committed has put aside: its rows are about to come again."""
+        unconfirmed = unconfirmed_batch(batch.before)
+        if unconfirmed is None:
+            return
+        self._stage(Stage.QUARANTINE, lambda: _remove(sink, self._settings.name, unconfirmed), batch.id)
+        batch.before = with_rows_aside(batch.before, None)
+
+    def _put_undecodable_aside(self, batch: Batch) -> None:
+        sink, reasons = self._settings.quarantine, batch.undecodable
+        if sink is not None and not reasons.keys() <= batch.quarantined:
+            self._put_aside(batch, sink, reasons)
+
+    def _put_aside(self, batch: Batch, sink: QuarantineSink, culprits: Mapping[str, Reason]) -> None:
+        rows = batch.rows_aside(self._settings.name, culprits, self._settings.now())
+        self._note(batch, with_rows_aside(batch.before, batch.id))
+        self._stage(Stage.QUARANTINE, lambda: sink.put(rows), batch.id)
+        batch.quarantined.update(row.event_id for row in rows)
+        for row in rows:
+            self._say(RowQuarantined, row=row)
 
 
-def _undeliverable(events: Sequence[RowChange], reasons: Mapping[str, Exception]) -> SerializationError:
-    first = next(event for event in events if event.event_id in reasons)
-    key = ", ".join(f"{name}={value!r}" for name, value in first.pk.items())
-    return SerializationError(
-        f"{reasons[first.event_id]}, in the row with {key} and cursor {first.cursor!r}. Correct the row, give the "
-        'poller a quarantine=, or have such values delivered as texts (undecodable="text")'
-    )
+class _TakenBack(BaseException):
+    """Ends a transaction that was only a trial."""
+
+
+def _remove(sink: QuarantineSink, poller_name: str, batch_id: str) -> None:
+    for row in list(sink.entries(poller_name)):
+        if row.batch_id == batch_id:
+            sink.remove(row.poller_name, row.event_id)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +18,14 @@ from azure_functions_db.core.errors import FetchError, HandlerError
 from azure_functions_db.core.types import AdapterCapability, FetchResult, Horizon, HorizonHolder
 from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from azure_functions_db.core.types import Checkpoint
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -126,6 +129,43 @@ def test_a_late_commit_that_holds_the_source_back_is_visible(caplog: pytest.LogC
     run(poller(Waiting(), metrics=metrics), Collected())
     assert told(caplog, "late_commit_wait").holders == [{"session": "4711", "user": "app", "age_seconds": 12.0}]
     assert metrics.values["azfdb_horizon_age_seconds"] == 12.0
+
+
+class HeldLog:
+    """A fact of a source that this library has never heard of."""
+
+    log_event = "log_held"
+    log_level = logging.WARNING
+
+    def log_fields(self) -> dict[str, Any]:
+        return {"held_bytes": 7}
+
+    def gauges(self) -> dict[str, float]:
+        return {"shop_held_bytes": 7}
+
+
+class Reporting(MemoryStreamSource):
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        return replace(super().fetch_changes(checkpoint, limit), facts=[HeldLog()])
+
+
+def test_a_fact_that_only_its_source_knows_is_logged_and_measured(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    run(poller(Reporting(MemoryLog()), metrics=metrics), Collected())
+    assert (told(caplog, "log_held").levelname, told(caplog, "log_held").held_bytes) == ("WARNING", 7)
+    assert metrics.values["shop_held_bytes"] == 7
+
+
+def test_a_source_that_has_another_reader_is_skipped_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    log, store = MemoryLog(), MemoryStateStore()
+    log.commit((1, {"id": 1}))
+    assert run(poller(MemoryStreamSource(log), store), Collected()) == 1
+    reader = MemoryStreamSource(log)
+    reader.open()
+    caplog.clear()
+    assert run(poller(MemoryStreamSource(log), store), Collected()) == 0
+    assert told(caplog, "tick_complete").result == "skipped"
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 def test_metrics_count_what_happened() -> None:
