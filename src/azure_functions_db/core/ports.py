@@ -172,6 +172,14 @@ class QuarantineSink(Protocol):
 
 
 @runtime_checkable
+class CountsQuarantined(Protocol):
+    """A sink that can count the rows it keeps without reading them."""
+
+    def count(self, poller_name: str) -> int:
+        """Return how many rows of a poller are kept."""
+
+
+@runtime_checkable
 class Observer(Protocol):
     """Listens to what happens; must not block, and what it raises harms nothing.
 

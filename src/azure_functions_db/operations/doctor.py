@@ -113,9 +113,9 @@ def _storage_clock(poller: Poller) -> Finding:
 
 
 def _quarantine(poller: Poller) -> Finding:
-    if poller.sink is None:
+    waiting = poller.quarantined()
+    if waiting is None:
         return Finding("quarantine", "note", "none: a batch with a poison row is retried for ever")
-    waiting = sum(1 for _ in poller.sink.entries(poller.name))
     if waiting:
         return Finding(
             "quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list --poller {poller.name}"

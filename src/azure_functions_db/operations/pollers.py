@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.ports import CountsQuarantined
 from azure_functions_db.operations.apps import app_in_process
 from azure_functions_db.state.store import DocumentStateStore
 
@@ -73,6 +74,14 @@ class Poller:
             where = "give --quarantine with --store" if self.definition is None else "its trigger has no quarantine="
             raise ConfigurationError(f"Poller {self.name!r} has no quarantine: {where}")
         return self.sink
+
+    def quarantined(self) -> int | None:
+        """Return how many rows of the poller are in quarantine; None where it has none."""
+        if self.sink is None:
+            return None
+        if isinstance(self.sink, CountsQuarantined):
+            return self.sink.count(self.name)
+        return sum(1 for _ in self.sink.entries(self.name))
 
     def document(self) -> dict[str, Any] | None:
         """Return the poller's state document; None where it has never run."""

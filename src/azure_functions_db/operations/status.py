@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import DbError
-from azure_functions_db.core.ports import CountsBacklog, CountsChanges
+from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingStateStore
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.codec import decoded
 from azure_functions_db.state.document import is_free
@@ -91,7 +91,7 @@ def poller_status(poller: Poller, now: dt.datetime) -> PollerStatus:
     except DbError as error:
         status.problems.append(str(error))
     try:
-        status.quarantined = None if poller.sink is None else sum(1 for _ in poller.sink.entries(poller.name))
+        status.quarantined = poller.quarantined()
     except DbError as error:
         status.problems.append(str(error))
     return status
@@ -99,7 +99,7 @@ def poller_status(poller: Poller, now: dt.datetime) -> PollerStatus:
 
 def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> dict[str, Any] | None:
     if not poller.shows_documents:
-        checkpoint = poller.store.load_checkpoint(poller.name)
+        checkpoint = _read_other_store(poller, status, now)
         _note_checkpoint(status, checkpoint, now)
         return checkpoint
     content = poller.documents.raw_document(poller.name)
@@ -108,10 +108,20 @@ def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> dict[
     document = decoded(content, poller.name)
     _note_checkpoint(status, document.checkpoint, now)
     if document.lease is not None:
-        status.lease = _lease_status(document, document.lease, now)
+        status.lease = _lease_status(document.lease, now, alive=not is_free(document, now))
     if poller.definition is not None:
         _note_fingerprint(poller, status, document)
     return document.checkpoint
+
+
+def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> Checkpoint:
+    """Read a store of somebody else's own: the lease where it lets look at one, else the checkpoint alone."""
+    if not isinstance(poller.store, LookingStateStore):
+        return poller.store.load_checkpoint(poller.name)
+    state = poller.store.look(poller.name)
+    if (lease := state.lease or state.abandoned) is not None:
+        status.lease = _lease_status(lease, now, alive=state.lease is not None)
+    return state.checkpoint
 
 
 def _note_checkpoint(status: PollerStatus, checkpoint: Mapping[str, Any], now: dt.datetime) -> None:
@@ -136,11 +146,11 @@ def _note_checkpoint(status: PollerStatus, checkpoint: Mapping[str, Any], now: d
         status.problems.append(f"the next batch has failed {status.failed_attempts} time(s)")
 
 
-def _lease_status(document: Document, lease: LeaseView, now: dt.datetime) -> LeaseStatus:
+def _lease_status(lease: LeaseView, now: dt.datetime, *, alive: bool) -> LeaseStatus:
     return LeaseStatus(
         owner=lease.owner_id,
         token=lease.fencing_token,
-        alive=not is_free(document, now),
+        alive=alive,
         age_seconds=(now - lease.acquired_at).total_seconds(),
         heartbeat_age_seconds=(now - lease.heartbeat_at).total_seconds(),
         expires_in_seconds=(lease.expires_at - now).total_seconds(),
