@@ -110,3 +110,33 @@ def test_one_poller_that_cannot_be_read_does_not_hide_the_others() -> None:
 
     assert [each.problems for each in status.pollers] == [["the storage is on fire"], []]
     assert status.has_problems
+
+
+class EightMethods(FiveMethods):
+    """A store of a user's own that lets look at its state."""
+
+    def __init__(self, store: MemoryStateStore) -> None:
+        super().__init__(store)
+        self.look = store.look
+        self.take_lease = store.take_lease
+        self.commit_and_release = store.commit_and_release
+
+
+def test_a_store_of_a_users_own_shows_its_lease_where_it_lets_look() -> None:
+    store = MemoryStateStore(clock=lambda: NOW)
+    store.commit_checkpoint("readings", {"cursor": [1, 2]}, store.acquire_lease("readings", 60))
+    another = MemoryStateStore(shared_with=store, clock=lambda: NOW)
+
+    shown = poller_status(Poller("readings", EightMethods(another)), NOW)
+
+    assert shown.lease is not None
+    assert (shown.lease.alive, shown.lease.owner, shown.cursor) == (True, store.owner_id, 1)
+
+
+def test_rows_in_a_sink_that_cannot_count_are_counted_by_reading() -> None:
+    class Three:
+        def entries(self, poller_name: str | None = None) -> list[str]:
+            return [f"{poller_name} {number}" for number in range(3)]
+
+    sink: Any = Three()
+    assert poller_status(Poller("readings", MemoryStateStore(), sink), NOW).quarantined == 3
