@@ -6,7 +6,7 @@ fits, nothing needs to be inherited. ``azure_functions_db.testing`` has suites t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Checkpoint,
         CursorValue,
         FetchResult,
+        Finding,
         Glance,
         QuarantinedRow,
         RawRecord,
@@ -101,6 +102,36 @@ class CountsBacklog(Protocol):
 
     def backlog(self, checkpoint: Checkpoint) -> Backlog:
         """Return how much waits behind the checkpoint."""
+
+
+@runtime_checkable
+class ReadsRanges(Protocol):
+    """A source that can be read from one cursor value to another, and counts what is left: for backfills."""
+
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> ChangeSource:
+        """Return the same source between two cursor values, both included; None is its own start."""
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow a checkpoint; counting stops at ``most``."""
+
+
+@runtime_checkable
+class TypesValues(Protocol):
+    """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
+
+    cursor_column: str
+    pk_columns: Sequence[str]
+
+    def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
+        """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""
+
+
+@runtime_checkable
+class ExaminesItself(Protocol):
+    """A source that can examine itself and its database; asking consumes nothing."""
+
+    def checkup(self) -> Iterable[Finding]:
+        """Return what an operator should know."""
 
 
 @runtime_checkable

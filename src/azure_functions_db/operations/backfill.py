@@ -11,7 +11,7 @@ from azure_functions_db.core.errors import ConfigurationError, LeaseConflictErro
 from azure_functions_db.core.serializers import deserialize_part, deserialize_position, serialize_part
 from azure_functions_db.core.signals import BatchCommitted, LateCommitAwaited, LeaseSkipped
 from azure_functions_db.operations.handler import handler_of
-from azure_functions_db.operations.positions import cursor_from, typed_source
+from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
@@ -248,8 +248,7 @@ def backfill_of(pollers: Pollers, name: str, new: str, first: str | None, last: 
     """Return the backfill of this name: the one that was begun, or a new one."""
     live = pollers.one(name)
     source = live.defined.settings.source
-    if not hasattr(source, "ranged") or typed_source(source) is None:
-        raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
+    check_ranges(source)
     if new in {poller.name for poller in pollers.all()}:
         raise ConfigurationError(f"{new!r} is a poller of the app: a backfill needs a name of its own")
     document = live.documents.inspect(new)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
 from azure_functions_db.operations.timers import is_timer, timer_of
 from azure_functions_db.state.clocks import storage_now
@@ -22,14 +23,6 @@ _MONTH = dt.timedelta(days=30)
 # Enough to know the pace of a schedule.
 _SAMPLE = 1000
 _IDLE_REQUESTS, _BATCH_REQUESTS = 1, 3
-
-
-@runtime_checkable
-class CheckableSource(Protocol):
-    """A source that can examine itself and its database."""
-
-    def checkup(self) -> Iterable[Finding]:
-        """Return what an operator should know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ def _source(definition: Definition) -> Iterator[Finding]:
     source = definition.settings.source
     source.validate()
     yield Finding("grants", "ok", f"this login may read {source.source_descriptor.name}")
-    if isinstance(source, CheckableSource):
+    if isinstance(source, ExaminesItself):
         yield from source.checkup()
     else:
         yield Finding("source", "note", f"a {type(source).__name__} does not examine itself")

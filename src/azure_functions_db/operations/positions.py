@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, CursorSerializationError
+from azure_functions_db.core.ports import ReadsRanges, TypesValues
 from azure_functions_db.core.serializers import deserialize_part
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ def key_from(pairs: Sequence[str], document: Mapping[str, Any] | None, source: A
 
 def typed_source(source: Any) -> Any:
     """Return a source that knows the types of its columns, None in place of any other."""
-    return source if hasattr(source, "revived") and hasattr(source, "cursor_column") else None
+    return source if isinstance(source, TypesValues) else None
+
+
+def check_ranges(source: Any) -> None:
+    """Refuse a source that cannot be read from one cursor value to another."""
+    if not (isinstance(source, ReadsRanges) and isinstance(source, TypesValues)):
+        raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
 
 
 def _typed(source: Any, texts: Mapping[str, str]) -> dict[str, CursorPart]:

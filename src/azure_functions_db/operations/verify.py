@@ -12,7 +12,7 @@ from azure_functions_db.core.serializers import deserialize_position, json_safe
 from azure_functions_db.ledger.delivered import DeliveredLedger, position_of
 from azure_functions_db.operations.backfill import is_held_back
 from azure_functions_db.operations.handler import deliver
-from azure_functions_db.operations.positions import cursor_from, typed_source
+from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.operations.stores import database_at
 from azure_functions_db.trigger.normalizers import normalized
 
@@ -113,8 +113,7 @@ def _due_pages(poller: Poller, first: str | None, share: float, announce: Announ
 
 def _range_of(poller: Poller, first: str | None, checkpoint: Checkpoint) -> Any:
     source: Any = poller.defined.settings.source
-    if not hasattr(source, "ranged") or typed_source(source) is None:
-        raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
+    check_ranges(source)
     last = deserialize_position(checkpoint["cursor"], source.pk_columns)[0]
     return source.ranged(None if first is None else cursor_from(first, None, None, source), last)
 
