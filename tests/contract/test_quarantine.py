@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.core.ports import QuarantineSink
+from azure_functions_db.core.ports import CountsQuarantined, QuarantineSink
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
 from azure_functions_db.quarantine.entry import encoded
@@ -57,6 +57,14 @@ def test_rows_are_kept_for_the_next_process_oldest_first(new_sink: NewSink) -> N
     assert list(new_sink().entries()) == [row("e3", "payments", minute=0), row("e1", minute=1), row("e2", minute=2)]
     assert list(new_sink().entries("orders")) == [row("e1", minute=1), row("e2", minute=2)]
     assert list(new_sink().entries("order")) == []
+
+
+def test_rows_are_counted_without_being_read(new_sink: NewSink) -> None:
+    counting = new_sink()
+    assert isinstance(counting, CountsQuarantined)
+    assert counting.count("orders") == 0
+    new_sink().put([row("e1"), row("e2"), row("e1", "payments"), row("e1", "Ä ö")])
+    assert [counting.count(name) for name in ("orders", "payments", "Ä ö", "order")] == [2, 1, 1, 0]
 
 
 def test_the_same_row_put_twice_is_kept_once(new_sink: NewSink) -> None:

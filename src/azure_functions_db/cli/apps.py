@@ -1,55 +1,43 @@
-"""Function apps as the command line finds and imports them."""
+"""Function apps as the command line finds and imports them, and the pollers that its options name."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TextIO
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.decorator.composition import polling_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from azure_functions_db.trigger.poll import PollTrigger
+from azure_functions_db.operations.apps import App, app_of, registers_in
+from azure_functions_db.operations.pollers import Pollers
+from azure_functions_db.operations.stores import sink_at, store_at
 
 _SCRIPT = "function_app.py"
 _SETTINGS = "local.settings.json"
 
 
-@dataclass(frozen=True, slots=True)
-class AppFunction:
-    """One function of an app: its name, what the host would call, and its bindings."""
-
-    name: str
-    call: Any
-    trigger: Any
-    bindings: tuple[Any, ...]
-
-    @property
-    def pollers(self) -> tuple[PollTrigger, ...]:
-        """The pollers behind the function; none for other functions."""
-        polling = polling_of(self.call)
-        return () if polling is None else polling.pollers
+def pollers_of(
+    app: str | None = None, store: str | None = None, app_name: str | None = None, quarantine: str | None = None
+) -> Pollers:
+    """Return the pollers that --app, or --store and what goes with it, name; the app here where neither is given."""
+    if app is not None and store is not None:
+        raise ConfigurationError("Give one of --app and --store, not both")
+    # What an app and its parts log is not what was asked for; commands tell what matters themselves.
+    logging.getLogger().addHandler(logging.NullHandler())
+    if store is not None:
+        return Pollers.in_store(store_at(store, app_name), None if quarantine is None else sink_at(quarantine))
+    with printed_aside():
+        return Pollers.of_app(load_app(app or "."))
 
 
-@dataclass(frozen=True, slots=True)
-class App:
-    """An imported function app."""
-
-    directory: Path
-    functions: tuple[AppFunction, ...]
-
-    def pollers(self) -> dict[str, PollTrigger]:
-        """Return every poller of the app by its name."""
-        return {poller.name: poller for function in self.functions for poller in function.pollers}
+def printed_aside() -> contextlib.redirect_stdout[TextIO]:
+    """Send what an app prints to standard error, so that standard output holds the command's result alone."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def load_app(place: str) -> App:
@@ -64,7 +52,11 @@ def load_app(place: str) -> App:
     sys.path.insert(0, str(script.parent))
     for name, value in _local_settings(script.parent / _SETTINGS).items():
         os.environ.setdefault(name, value)
-    return App(script.parent, tuple(_functions(_imported(script))))
+    module = _imported(script)
+    apps = registers_in(module)
+    if not apps:
+        raise ConfigurationError(f"{module.__name__}.py defines no function app, such as app = func.FunctionApp()")
+    return app_of(apps[0], directory=script.parent)
 
 
 def _script_at(place: str) -> Path:
@@ -99,20 +91,3 @@ def _imported(script: Path) -> Any:
     if Path(module.__file__ or "").resolve() != script:
         raise ConfigurationError(f"Another module named {script.stem!r} was imported before this app")
     return module
-
-
-def _functions(module: Any) -> Iterator[AppFunction]:
-    from azure.functions import FunctionRegister
-
-    # The SDK warns of HTTP settings in an app without HTTP functions; here nobody asked.
-    logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Auth level is not applied"))
-    registers = [value for value in vars(module).values() if isinstance(value, FunctionRegister)]
-    if not registers:
-        raise ConfigurationError(f"{module.__name__}.py defines no function app, such as app = func.FunctionApp()")
-    for function in registers[0].get_functions():
-        yield AppFunction(
-            name=str(function.get_function_name()),
-            call=function.get_user_function(),
-            trigger=function.get_trigger(),
-            bindings=tuple(function.get_bindings()),
-        )

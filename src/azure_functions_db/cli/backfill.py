@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from azure_functions_db.cli.drawing import NONE, duration, number, shown, text
+from azure_functions_db.cli.drawing import rate as per_second
 from azure_functions_db.cli.options import AppPlace, AsJson, PollerName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from azure_functions_db.operations.backfill import BackfillReport
 
 
 def backfill(
@@ -28,17 +40,57 @@ def backfill(
     The live poller's checkpoint is never touched. Stopped by Ctrl-C or a crash, the same command goes on where the
     last batch was committed. Events have the ids that the live poller gives them.
     """
-    from azure_functions_db.cli.filling import filling_of
-    from azure_functions_db.cli.output import complain, show
-    from azure_functions_db.cli.progress import progress
-    from azure_functions_db.cli.targets import Targets
-    from azure_functions_db.cli.waiting import Announcement
+    from azure_functions_db.azure.storage import hurried
+    from azure_functions_db.cli.apps import pollers_of, printed_aside
+    from azure_functions_db.cli.output import Announcement, complain, show
+    from azure_functions_db.operations.backfill import backfill_of
 
-    filling = filling_of(Targets(app), name, new, from_, to)
-    with progress(new, filling.count_left(), quiet=as_json) as advance:
+    backfill = backfill_of(pollers_of(app), name, new, from_, to)
+    with progress(new, backfill.count_left(), quiet=as_json) as advance:
         try:
-            report = filling.run(rate, advance, Announcement(quiet=as_json))
+            with printed_aside(), hurried(hurry=False):  # it waits for the storage as the live poller does
+                report = backfill.run(rate, advance, Announcement(quiet=as_json))
         except KeyboardInterrupt:
             complain("interrupted: what was committed stays, and the same command goes on from there", as_json=as_json)
             raise
-    show(report, as_json=as_json)
+    show(report, _screen, as_json=as_json)
+
+
+def _screen(result: BackfillReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    done = f"{number(result.rows)} row(s) in {duration(result.seconds)}"
+    return text(f"{result.poller}: the stretch of {result.live_poller} is complete; {done}.")
+
+
+@contextmanager
+def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show how many of so many rows are done, how fast, and how long it will take; yields what moves it."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _rows: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from azure_functions_db.cli.output import console
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[pace]}"),
+    )
+    began, done = time.monotonic(), 0
+    with Progress(*columns, console=console(error=True), expand=True) as bar:
+        task = bar.add_task(shown(name), total=total, pace="")
+
+        def advance(rows: int) -> None:
+            nonlocal done
+            done += rows
+            bar.update(task, advance=rows, pace=pace(done, total, time.monotonic() - began))
+
+        yield advance
+
+
+def pace(done: int, total: int, seconds: float) -> str:
+    """Return how fast it went so far, and how long the rest takes at that rate."""
+    rate = done / max(seconds, 0.001)
+    left = duration((total - done) / rate) if done < total else NONE
+    return per_second(rate) + ("" if left == NONE else f", {left} left")

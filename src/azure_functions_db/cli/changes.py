@@ -1,61 +1,33 @@
-"""How a command changes state: shown beforehand, confirmed by hand, and with a backup that leads back."""
+"""How a command changes a poller's state: shown beforehand, confirmed by hand, done and shown again."""
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from azure_functions_db.cli.errors import NotConfirmedError
-from azure_functions_db.cli.plain import jsonable
-from azure_functions_db.cli.words import shown
-from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.files import make_folder, write_new
-from azure_functions_db.state.backend import document_name
+from azure_functions_db.cli.drawing import NONE, flat, grid, shown, stacked, text
+from azure_functions_db.cli.output import show
+from azure_functions_db.core.errors import DbError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
-    from azure_functions_db.state.reset import StateChange
-    from azure_functions_db.state.store import DocumentStateStore
+    from rich.console import RenderableType
 
-    Act = Callable[[DocumentStateStore], StateChange]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a command changed, or is about to change."""
-
-    action: str
-    poller: str
-    before: dict[str, Any] | None
-    after: dict[str, Any]
-    backup: str | None = None
-    done: bool = False
+    from azure_functions_db.operations.reset import ChangeReport, PlannedChange
 
 
-@dataclass(frozen=True, slots=True)
-class Changing:
-    """One act on one poller's state."""
+class NotConfirmedError(DbError):
+    """The operator did not confirm; nothing was changed."""
 
-    action: str
-    poller: str
-    """The poller whose document is replaced."""
-    act: Act
 
-    def rehearsed(self, store: DocumentStateStore) -> Change:
-        """Return what the act would do; what would refuse it does so here."""
-        change = self.act(store.dry_run())
-        return Change(self.action, self.poller, change.before, change.after)
-
-    def performed(self, store: DocumentStateStore, backups: Path) -> Change:
-        """Keep the present document and act."""
-        saved = _backup(store, self.poller, backups)
-        change = self.act(store)
-        return Change(self.action, self.poller, change.before, change.after, saved, done=True)
+def perform(change: PlannedChange, *, yes: bool, backups: Path, as_json: bool) -> None:
+    """Show what would change, have it confirmed, and do it."""
+    planned = change.dry_run()
+    if not as_json:
+        show(planned, _screen, as_json=False)
+    confirm(change.poller, yes=yes)
+    show(change.apply(backups), _screen, as_json=as_json)
 
 
 def confirm(*pollers: str, yes: bool) -> None:
@@ -64,33 +36,29 @@ def confirm(*pollers: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise NotConfirmedError("Nothing was changed: add --yes, or run this where the poller's name can be typed")
-    wanted = shown(" ".join(pollers))
-    print(f"Type the poller's name ({wanted}) to go on: ", end="", file=sys.stderr, flush=True)
+    print(f"Type the poller's name ({shown(' '.join(pollers))}) to go on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().split() != list(pollers):
         raise NotConfirmedError("Nothing was changed: that is not the poller's name")
 
 
-def saved(folder: Path, name: str, content: Any) -> str:
-    """Write what is about to be lost into a file of its own; return the file's path."""
-    moment = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    path = folder / f"{document_name('backup', name).poller}-{moment}.json"
-    written = content if isinstance(content, bytes) else json.dumps(jsonable(content), indent=2).encode()
-    try:
-        make_folder(folder)
-        write_new(path, written)
-    except OSError as failure:
-        raise ConfigurationError(
-            f"Nothing was changed: no backup can be written to {path}: {failure.strerror}"
-        ) from None
-    return str(path)
+def _screen(result: ChangeReport, width: int) -> RenderableType:
+    if result.done:
+        kept = "there was no document before" if result.backup is None else f"the one before is in {result.backup}"
+        return text(f"Done: {result.action} of {result.poller}; {kept}.", "green")
+    before, after = flat(result.before or {}), flat(result.after)
+    names = list(dict.fromkeys([*before, *after]))
+    both = [(name, before.get(name, NONE), after.get(name, NONE)) for name in names]
+    rows = [row for row in both if row[1:] != (NONE, NONE)]
+    if width < 100:
+        return stacked(text(f"{result.poller}: {result.action}", "bold"), *map(_block, rows))
+    table = grid("", "before", "after", title=text(f"{result.poller}: {result.action}"))
+    for name, old, new in rows:
+        table.add_row(text(name), text(old), text(new, "" if old == new else "yellow"))
+    return table
 
 
-def _backup(store: DocumentStateStore, poller: str, folder: Path) -> str | None:
-    """Write the present document where `reset --to-checkpoint` can read it; return the file's path."""
-    content = store.raw_document(poller)
-    return None if content is None else saved(folder, poller, content)
-
-
-def exported(document: dict[str, Any]) -> str:
-    """Return a document as the text that `reset --to-checkpoint` reads."""
-    return json.dumps(document, indent=2)
+def _block(row: tuple[str, str, str]) -> RenderableType:
+    name, old, new = row
+    if old == new:
+        return text(f"  {name}: {old}")
+    return stacked(text(f"  {name}"), text(f"    - {old}", "red"), text(f"    + {new}", "green"))

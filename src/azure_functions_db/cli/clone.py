@@ -31,11 +31,9 @@ def clone(
     as_json: AsJson = False,
 ) -> None:
     """Give another poller this one's position; one that has a position of its own only with --force."""
-    from azure_functions_db.cli.changes import Changing
-    from azure_functions_db.cli.perform import perform
-    from azure_functions_db.cli.targets import Targets
+    from azure_functions_db.cli.apps import pollers_of
+    from azure_functions_db.cli.changes import perform
+    from azure_functions_db.operations import reset
 
-    target = Targets(app, store, app_name).one(name)
-    target.existing()
-    changing = Changing(f"clone of {name}", new, lambda store: store.clone_checkpoint(name, new, force=force))
-    perform(changing, target.documents, yes=yes, backups=backups, as_json=as_json)
+    change = reset.clone(pollers_of(app, store, app_name).one(name), new, force=force)
+    perform(change, yes=yes, backups=backups, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from azure_functions_db.cli.errors import NotConfirmedError
+from azure_functions_db.cli.changes import NotConfirmedError
 from azure_functions_db.core.errors import (
     ConfigurationError,
     DbConnectionError,

@@ -23,8 +23,8 @@ def export(
     app_name: AppName = None,
 ) -> None:
     """Write a poller's state document as JSON, in the form that `reset --to-checkpoint` reads."""
-    from azure_functions_db.cli.changes import exported
+    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.output import write_text
-    from azure_functions_db.cli.targets import Targets
+    from azure_functions_db.operations.inspect import exported
 
-    write_text(exported(Targets(app, store, app_name).one(name).existing()), output)
+    write_text(exported(pollers_of(app, store, app_name).one(name)), output)

@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.cli.words import shown
+from azure_functions_db.cli.drawing import shown
 from azure_functions_db.core.errors import DbError, HandlerError, PollerError, masked_error, traceback_text
 from azure_functions_db.core.secrets import masked_value
 from azure_functions_db.core.serializers import json_safe

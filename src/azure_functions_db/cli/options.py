@@ -1,13 +1,29 @@
-"""The options that commands share."""
+"""The options that commands share, and what a shell completes."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from azure_functions_db.cli.completion import poller_names
+
+def poller_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the pollers, whose names begin so, of the app that --app or AZFDB_APP names; nothing is contacted."""
+    app = ctx.params.get("app")
+    if app is None or ctx.params.get("store"):
+        return []  # a key pressed in some folder must not run the code that lies there
+    from azure_functions_db.cli.apps import pollers_of
+
+    aside = io.StringIO()
+    with contextlib.redirect_stdout(aside), contextlib.redirect_stderr(aside):
+        try:
+            names = pollers_of(app).names()
+        except Exception:  # noqa: BLE001 - whatever an app may raise: there is nobody to tell
+            return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def absolute(path: Path | None) -> Path | None:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+
+    from azure_functions_db.core.types import Horizon
+
+    Result = TypeVar("Result")
+    Screen = Callable[[Result, int], RenderableType]
+    """Draws a result in a terminal of this width."""
 
 # Files and pipes have no edge to wrap at.
 _PIPE_WIDTH = 1000
 
 
-def show(result: Any, *, as_json: bool) -> None:
+def show(result: Result, screen: Screen[Result], *, as_json: bool) -> None:
     """Print a command's result: JSON for machines, a screen for people."""
     if as_json:
         print(_json(result, indent=2))
     else:
-        from azure_functions_db.cli.screens import screen
-
         shown = console()
         if shown.is_terminal:
             shown.print(screen(result, shown.width))
@@ -33,7 +37,7 @@ def show(result: Any, *, as_json: bool) -> None:
         print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def show_live(read: Callable[[], Any], every: float, *, as_json: bool) -> None:
+def show_live(read: Callable[[], Result], screen: Screen[Result], every: float, *, as_json: bool) -> None:
     """Keep printing what is read until Ctrl-C: in place for people, a JSON object per line for machines."""
     import time
 
@@ -42,8 +46,6 @@ def show_live(read: Callable[[], Any], every: float, *, as_json: bool) -> None:
             print(_json(read()), flush=True)
             time.sleep(every)
     from rich.live import Live
-
-    from azure_functions_db.cli.screens import screen
 
     shown = console()
     with Live(console=shown, auto_refresh=False, screen=False) as live:
@@ -79,16 +81,31 @@ def complain(message: str, *, as_json: bool, error_type: str | None = None) -> N
     """Print on standard error why a command could not do its work."""
     import json
 
-    from azure_functions_db.cli.words import shown
+    from azure_functions_db.cli.drawing import shown
 
     plain = shown(" ".join(message.split()))
     print(json.dumps({"error": plain, "error_type": error_type}) if as_json else f"azfdb: {plain}", file=sys.stderr)
 
 
+class Announcement:
+    """Says on standard error, once, whom a command waits for."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._is_made = quiet
+
+    def __call__(self, horizon: Horizon) -> None:
+        """Say it, unless it was said."""
+        from azure_functions_db.cli.drawing import holders
+
+        if not self._is_made:
+            self._is_made = True
+            print(f"azfdb: waiting for what may still write before the next rows: {holders(horizon)}", file=sys.stderr)
+
+
 def _json(result: Any, indent: int | None = None) -> str:
     import json
 
-    from azure_functions_db.cli.plain import jsonable, without_secrets
+    from azure_functions_db.operations.reports import jsonable, without_secrets
 
     # Plain ASCII: JSON's own escapes keep what steers a terminal from reaching one.
     return json.dumps(without_secrets(jsonable(result)), indent=indent)

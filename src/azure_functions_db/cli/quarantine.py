@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from azure_functions_db.cli.commands import PLAIN
-from azure_functions_db.cli.completion import poller_names
-from azure_functions_db.cli.options import BACKUPS, AppPlace, AsJson, BackupFolder, Yes
+from azure_functions_db.cli.drawing import grid, indented, pairs, stacked, text, tree, value
+from azure_functions_db.cli.options import BACKUPS, AppPlace, AsJson, BackupFolder, Yes, poller_names
 
 if TYPE_CHECKING:
-    from azure_functions_db.cli.entries import Entry
+    from rich.console import RenderableType
+
     from azure_functions_db.core.types import QuarantinedRow
+    from azure_functions_db.operations.quarantine import Entry, ReplayReport
 
 quarantine = typer.Typer(name="quarantine", add_completion=False, **PLAIN)
 
@@ -38,21 +39,21 @@ Sink = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class EntryList:
     """Quarantined rows."""
 
     rows: list[QuarantinedRow]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EntryDetail:
     """One quarantined row with all there is to know about it."""
 
     row: QuarantinedRow
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DropReport:
     """The rows that were dropped, and the file that still has them."""
 
     rows: list[QuarantinedRow]
@@ -71,7 +72,7 @@ def list_(
     """List quarantined rows, oldest first."""
     from azure_functions_db.cli.output import show
 
-    show(Listed([entry.row for entry in _chosen(app, sink, poller, (), error)]), as_json=as_json)
+    show(EntryList([entry.row for entry in _selected(app, sink, poller, (), error)]), _list_screen, as_json=as_json)
 
 
 @quarantine.command("show", short_help="Show one quarantined row.")
@@ -85,7 +86,8 @@ def show_(
     """Show one quarantined row: its error, its attempts and the event."""
     from azure_functions_db.cli.output import show
 
-    show(Shown(_only(_chosen(app, sink, poller, (event_id,), None), event_id).row), as_json=as_json)
+    entry = _only(_selected(app, sink, poller, (event_id,), None), event_id)
+    show(EntryDetail(entry.row), _detail_screen, as_json=as_json)
 
 
 @quarantine.command("replay", short_help="Give rows to the app's handler again.")
@@ -101,13 +103,16 @@ def replay_(
 
     Exit code 1 when a row failed again.
     """
+    from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.cli.output import show
-    from azure_functions_db.cli.replay import replayed
+    from azure_functions_db.operations.quarantine import replay
 
     _check_some(ids, all_=all_)
-    report = replayed(_chosen(app, None, poller, tuple(ids or ()), error))
-    show(report, as_json=as_json)
+    entries = _selected(app, None, poller, tuple(ids or ()), error)
+    with printed_aside():
+        report = replay(entries)
+    show(report, _replay_screen, as_json=as_json)
     raise typer.Exit(Exit.FAILED if report.failed else Exit.OK)
 
 
@@ -126,15 +131,16 @@ def drop_(
     """Forget rows for good; they are shown first, have to be confirmed, and are kept in a file."""
     from azure_functions_db.cli.changes import confirm
     from azure_functions_db.cli.output import show
+    from azure_functions_db.operations.quarantine import drop
 
     _check_some(ids, all_=all_)
-    chosen = _chosen(app, sink, poller, tuple(ids or ()), error)
-    rows = [entry.row for entry in chosen]
+    entries = _selected(app, sink, poller, tuple(ids or ()), error)
+    rows = [entry.row for entry in entries]
     if not as_json:
-        show(Listed(rows), as_json=False)
+        show(EntryList(rows), _list_screen, as_json=False)
     if rows:
         confirm(*sorted({row.poller_name for row in rows}), yes=yes)
-    show(Dropped(rows, _dropped(chosen, backups)), as_json=as_json)
+    show(DropReport(rows, drop(entries, backups)), _drop_screen, as_json=as_json)
 
 
 def _only(entries: list[Entry], event_id: str) -> Entry:
@@ -152,33 +158,51 @@ def _check_some(ids: list[str] | None, *, all_: bool) -> None:
         raise typer.BadParameter("name the rows by their ids, or say --all")
 
 
-def _chosen(
+def _selected(
     app: str | None, sink: str | None, poller: str | None, ids: tuple[str, ...], error: str | None
 ) -> list[Entry]:
-    from azure_functions_db.cli.entries import Choice, chosen, entries_in
-    from azure_functions_db.cli.store_urls import sink_at
+    from azure_functions_db.cli.apps import pollers_of
+    from azure_functions_db.operations.quarantine import Selection, app_entries, entries_in, selected
+    from azure_functions_db.operations.stores import sink_at
 
-    entries = _app_entries(app, poller) if sink is None else entries_in(sink_at(sink), poller)
-    return chosen(entries, Choice(poller, ids, error))
-
-
-def _app_entries(app: str | None, poller: str | None) -> list[Entry]:
-    from azure_functions_db.cli.entries import entries_of
-    from azure_functions_db.cli.targets import Targets
-
-    targets = Targets(app)
-    entries = entries_of(targets.all(), poller)
-    if poller is not None and all(entry.row.poller_name != poller for entry in entries):
-        _ = targets.one(poller).quarantine  # a poller that is not there, or has none, is told so
-    return entries
+    entries = app_entries(pollers_of(app), poller) if sink is None else entries_in(sink_at(sink), poller)
+    return selected(entries, Selection(poller, ids, error))
 
 
-def _dropped(entries: list[Entry], folder: Path) -> str | None:
-    from azure_functions_db.cli.changes import saved
+def _list_screen(result: EntryList, width: int) -> RenderableType:
+    if not result.rows:
+        return text("Nothing is in quarantine.")
+    if width < 100:
+        return stacked(*map(_block, result.rows))
+    table = grid("id", "poller", "key", "error", "attempts", "since")
+    for row in result.rows:
+        table.add_row(*map(text, _facts(row)))
+    return table
 
-    if not entries:
-        return None
-    backup = saved(folder, "quarantine", [entry.row for entry in entries])
-    for entry in entries:
-        entry.remove()
-    return backup
+
+def _block(row: QuarantinedRow) -> RenderableType:
+    event_id, *facts = _facts(row)
+    named = pairs(zip(("poller", "key", "error", "attempts", "since"), map(text, facts), strict=True))
+    return stacked(text(event_id, "bold"), indented(named))
+
+
+def _facts(row: QuarantinedRow) -> tuple[str, ...]:
+    key = " ".join(f"{name}={value(part)}" for name, part in row.event.get("pk", {}).items())
+    error = f"{row.error_type}: {row.error}"
+    return row.event_id[:12], row.poller_name, key, error, str(row.attempts), value(row.quarantined_at)
+
+
+def _detail_screen(result: EntryDetail, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    from azure_functions_db.operations.reports import jsonable
+
+    return tree(jsonable(result.row))
+
+
+def _replay_screen(result: ReplayReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    failures = [text(f"{event_id[:12]}: {reason}", "red") for event_id, reason in result.failed.items()]
+    return stacked(*failures, text(f"{len(result.handled)} handled, {len(result.failed)} failed again."))
+
+
+def _drop_screen(result: DropReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    kept = "" if result.backup is None else f"; they are kept in {result.backup}"
+    return text(f"{len(result.rows)} row(s) dropped{kept}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,10 +18,6 @@ from azure_functions_db.cli.options import (
     StoreUrl,
     Yes,
 )
-
-if TYPE_CHECKING:
-    from azure_functions_db.cli.changes import Act, Changing
-    from azure_functions_db.cli.targets import Target
 
 
 def reset(
@@ -55,20 +51,21 @@ def reset(
 
     Refused while a lease is alive (exit code 5).
     """
-    from azure_functions_db.cli.perform import perform
-    from azure_functions_db.cli.targets import Targets
+    from azure_functions_db.cli.apps import pollers_of
+    from azure_functions_db.cli.changes import perform
+    from azure_functions_db.operations import reset
 
     _check_one_goal(to_beginning, to_checkpoint, to_cursor, adopt_fingerprint)
-    target = Targets(app, store, app_name).one(name)
+    poller = pollers_of(app, store, app_name).one(name)
     if to_checkpoint is not None:
-        changing = _to_checkpoint(name, to_checkpoint, force=force)
+        change = reset.to_checkpoint(poller, to_checkpoint, force=force)
     elif to_cursor is not None:
-        changing = _to_cursor(target, to_cursor, kind, pk or [], force=force)
+        change = reset.to_cursor(poller, to_cursor, kind, tuple(pk or ()), force=force)
     elif adopt_fingerprint:
-        changing = _adopting(target, force=force)
+        change = reset.adopt_fingerprint(poller, force=force)
     else:
-        changing = _change(name, "reset to the beginning", lambda s: s.reset_to_beginning(name, force=force))
-    perform(changing, target.documents, yes=yes, backups=backups, as_json=as_json)
+        change = reset.to_beginning(poller, force=force)
+    perform(change, yes=yes, backups=backups, as_json=as_json)
 
 
 def _check_one_goal(*goals: object) -> None:
@@ -76,39 +73,3 @@ def _check_one_goal(*goals: object) -> None:
         raise typer.BadParameter(
             "give exactly one of --to-beginning, --to-checkpoint FILE, --to-cursor VALUE and --adopt-fingerprint"
         )
-
-
-def _to_checkpoint(name: str, file: Path, *, force: bool) -> Changing:
-    return _change(name, f"reset to {file.name}", lambda store: store.reset_to_checkpoint(name, file, force=force))
-
-
-def _to_cursor(target: Target, text: str, kind: str | None, pairs: list[str], *, force: bool) -> Changing:
-    from azure_functions_db.cli.values import cursor_from, key_from, typed_source
-    from azure_functions_db.core.errors import StateStoreError
-    from azure_functions_db.core.serializers import serialize_position
-
-    try:
-        document = target.document()
-    except StateStoreError:
-        if not force:
-            raise
-        document = None
-    source = None if target.poller is None else target.poller.settings.source
-    value = cursor_from(text, kind, document, typed_source(source))
-    key = key_from(pairs, document, typed_source(source))
-    if source is not None and not force:
-        source.fetch_changes({"cursor": serialize_position(value, key)}, 1)  # a position that cannot be read is refused
-    name = target.name
-    return _change(name, f"reset to {text}", lambda store: store.reset_to_cursor(name, value, key, force=force))
-
-
-def _adopting(target: Target, *, force: bool) -> Changing:
-    fingerprint = target.defined.settings.source.source_descriptor.fingerprint
-    name = target.name
-    return _change(name, "adopt the source", lambda store: store.adopt_fingerprint(name, fingerprint, force=force))
-
-
-def _change(name: str, action: str, act: Act) -> Changing:
-    from azure_functions_db.cli.changes import Changing
-
-    return Changing(action, name, act)

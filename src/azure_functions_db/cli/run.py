@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import logging
+
+    from azure_functions_db.operations.apps import App
+    from azure_functions_db.operations.run import Scheduler
 
 
 def run(
@@ -22,10 +28,50 @@ def run(
 
     from azure_functions_db.azure.storage import hurried
     from azure_functions_db.cli.apps import load_app
-    from azure_functions_db.cli.local import run_on_schedule, run_once
+    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.cli.logs import set_up_logs
+    from azure_functions_db.operations.run import run_once
 
     set_up_logs(as_json=as_json, verbose=verbose)
     loaded = load_app(app)
     with hurried(hurry=False):  # its functions wait for the storage as they do in the host
-        raise typer.Exit(asyncio.run(run_once(loaded, once) if once else run_on_schedule(loaded)))
+        succeeded = asyncio.run(run_once(loaded, once) if once else _run_until_signalled(loaded))
+    raise typer.Exit(Exit.OK if succeeded else Exit.FAILED)
+
+
+async def _run_until_signalled(app: App) -> bool:
+    import logging
+
+    from azure_functions_db.operations.run import scheduler_of
+
+    log, scheduler = logging.getLogger("azfdb"), scheduler_of(app)
+    _end_on_signals(scheduler, log)
+    log.info("running %s; Ctrl-C ends it", ", ".join(scheduler.names), extra={"functions": scheduler.names})
+    await scheduler.run()
+    log.info("ended")
+    return True
+
+
+def _end_on_signals(scheduler: Scheduler, log: logging.Logger) -> None:
+    """Let the first signal end it after the running ticks, the second at once."""
+    import asyncio
+    import os
+    import signal
+
+    from azure_functions_db.cli.exits import Exit
+
+    asked = 0
+
+    def end() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            os._exit(Exit.INTERRUPTED)  # threads cannot be stopped; their leases expire
+        scheduler.stop()
+        if scheduler.running:
+            log.info("waiting for %d running function(s); Ctrl-C again abandons them", scheduler.running)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The loop's own way of handling signals does not exist on Windows.
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(end))

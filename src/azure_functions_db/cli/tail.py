@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from azure_functions_db.cli.drawing import holders, number, position, stacked, text, value
 from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
 
 if TYPE_CHECKING:
-    from azure_functions_db.cli.targets import Target
-    from azure_functions_db.core.types import Horizon
+    from collections.abc import Mapping
 
+    from rich.console import RenderableType
+    from rich.text import Text
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The events that wait, oldest first."""
-
-    poller: str
-    events: list[dict[str, Any]]
-    more: bool
-    """Whether further ones wait behind them."""
-    horizon: Horizon | None = None
+    from azure_functions_db.operations.tail import Tail
 
 
 def tail(
@@ -36,24 +29,27 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Show what the next tick would deliver; a dry run that changes nothing and calls no handler."""
+    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.output import show
-    from azure_functions_db.cli.targets import Targets
+    from azure_functions_db.operations.tail import tail
 
-    show(tailed(Targets(app, store, app_name).one(name), limit), as_json=as_json)
+    show(tail(pollers_of(app, store, app_name).one(name), limit), _screen, as_json=as_json)
 
 
-def tailed(target: Target, limit: int | None) -> Tail:
-    """Fetch after the present checkpoint and leave everything as it is."""
-    from azure_functions_db.trigger.normalizers import normalized
+def _screen(result: Tail, width: int) -> RenderableType:
+    if result.has_one_reader:
+        waiting = "" if result.backlog is None else f"{number(result.backlog.amount)} {result.backlog.unit} wait; "
+        return text(f"{result.poller}: {waiting}only the poller itself may read this source.")
+    if not result.events:
+        held = "" if result.horizon is None else f"; held back by {holders(result.horizon)}"
+        return text(f"{result.poller}: nothing waits{held}.")
+    blocks = [_event(event, width) for event in result.events]
+    more = "; more wait behind them" if result.more else ""
+    return stacked(*blocks, text(f"{result.poller}: {len(result.events)} event(s) would be delivered{more}."))
 
-    settings = target.defined.settings
-    source = settings.source
-    checkpoint = target.store.load_checkpoint(target.name)
-    source.open()
-    try:
-        result = source.fetch_changes(checkpoint, limit or settings.batch_size)
-    finally:
-        source.close()
-    described, noted = source.source_descriptor, {"dry_run": True}
-    events = normalized(settings.normalizer, result.records, described, noted, result.revisions)
-    return Tail(target.name, [event.to_json() for event in events], bool(result.more), result.horizon)
+
+def _event(event: Mapping[str, Any], width: int) -> Text:
+    line = text(f"{event['op']} {position(event['cursor'], event['pk'])}  {value(event['after'] or {})}")
+    line.truncate(width, overflow="ellipsis")
+    line.no_wrap = True
+    return line

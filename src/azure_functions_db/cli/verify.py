@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from azure_functions_db.cli.drawing import number, position, stacked, text
 from azure_functions_db.cli.options import AppPlace, AsJson, PollerName
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from azure_functions_db.operations.verify import VerifyReport
 
 
 def verify(
@@ -31,12 +37,21 @@ def verify(
 
     Exit code 1 when rows are missing and were not replayed.
     """
+    from azure_functions_db.cli.apps import pollers_of, printed_aside
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import show
-    from azure_functions_db.cli.targets import Targets
-    from azure_functions_db.cli.verification import ledger_of, verified
+    from azure_functions_db.cli.output import Announcement, show
+    from azure_functions_db.operations.verify import ledger_of, verify
 
-    target = Targets(app).one(name)
-    report = verified(target, ledger_of(target, ledger), first=from_, share=sample, replay=replay)
-    show(report, as_json=as_json)
+    poller = pollers_of(app).one(name)
+    kept = ledger_of(poller, ledger)
+    with printed_aside():
+        report = verify(poller, kept, first=from_, share=sample, replay=replay, announce=Announcement())
+    show(report, _screen, as_json=as_json)
     raise typer.Exit(Exit.FAILED if report.missing and not report.replayed else Exit.OK)
+
+
+def _screen(result: VerifyReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    rows = [text(f"missing: {position(row.cursor, row.key)}", "red") for row in result.missing]
+    counted = f"{number(len(result.missing))} missing of {number(result.checked)}"
+    quarantined = f", {number(result.quarantined)} in quarantine" if result.quarantined else ""
+    return stacked(*rows, text(counted + (", now replayed" if result.replayed else "") + quarantined))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Checkpoint,
         CursorValue,
         FetchResult,
+        Finding,
         PollerState,
         QuarantinedRow,
         RawRecord,
@@ -123,6 +124,36 @@ class Fact(Protocol):
 
 
 @runtime_checkable
+class ReadsRanges(Protocol):
+    """A source that can be read from one cursor value to another, and counts what is left: for backfills."""
+
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> ChangeSource:
+        """Return the same source between two cursor values, both included; None is its own start."""
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows follow a checkpoint; counting stops at ``most``."""
+
+
+@runtime_checkable
+class TypesValues(Protocol):
+    """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
+
+    cursor_column: str
+    pk_columns: Sequence[str]
+
+    def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
+        """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""
+
+
+@runtime_checkable
+class ExaminesItself(Protocol):
+    """A source that can examine itself and its database; asking consumes nothing."""
+
+    def checkup(self) -> Iterable[Finding]:
+        """Return what an operator should know."""
+
+
+@runtime_checkable
 class StateStore(Protocol):
     """Keeps one document per poller: its checkpoint and its lease.
 
@@ -188,6 +219,14 @@ class QuarantineSink(Protocol):
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error, unless rows may not be forgotten here."""
+
+
+@runtime_checkable
+class CountsQuarantined(Protocol):
+    """A sink that can count the rows it keeps without reading them."""
+
+    def count(self, poller_name: str) -> int:
+        """Return how many rows of a poller are kept."""
 
 
 @runtime_checkable

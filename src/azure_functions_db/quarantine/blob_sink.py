@@ -68,6 +68,18 @@ class BlobQuarantine:
             [decoded(content, f"The blob {name}", is_at(name.removeprefix(self._root))) for name, content in contents]
         )
 
+    def count(self, poller_name: str) -> int:
+        """Return how many rows of a poller are kept; none is read."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        with _translated():
+            try:
+                return sum(
+                    1 for _ in self._container.list_blob_names(name_starts_with=self._root + folder_of(poller_name))
+                )
+            except ResourceNotFoundError:
+                return 0
+
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
         from azure.core.exceptions import ResourceNotFoundError

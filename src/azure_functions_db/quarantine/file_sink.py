@@ -46,6 +46,11 @@ class FileQuarantine:
             ]
         )
 
+    def count(self, poller_name: str) -> int:
+        """Return how many rows of a poller are kept; none is read."""
+        with _translated(self._root):
+            return sum(path.suffix == ".json" for path in listed(self._root / folder_of(poller_name)))
+
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
         path = self._root / path_of(poller_name, event_id)

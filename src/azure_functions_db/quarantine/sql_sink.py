@@ -60,6 +60,16 @@ class SqlQuarantine:
             kept = [self._decoded(row) for row in connection.execute(statement)]
         return oldest_first([row for row in kept if poller_name in {None, row.poller_name}])
 
+    def count(self, poller_name: str) -> int:
+        """Return how many rows of a poller are kept; none is read, unless its name is an odd one."""
+        from sqlalchemy import func, select
+
+        if not _is_plain(poller_name):
+            return len(self.entries(poller_name))
+        rows = select(func.count()).select_from(self._own.table).where(self._table.c.poller_name == poller_name)
+        with self._connected() as connection:
+            return int(connection.execute(rows).scalar_one())
+
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
         with self._connected() as connection:

@@ -60,6 +60,10 @@ class MemoryQuarantine:
         """Return what is kept, oldest first; of one poller where it is named."""
         return oldest_first([row for row in self._rows.values() if poller_name in {None, row.poller_name}])
 
+    def count(self, poller_name: str) -> int:
+        """Return how many rows of a poller are kept."""
+        return len(self.entries(poller_name))
+
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
         self._rows.pop((poller_name, event_id), None)

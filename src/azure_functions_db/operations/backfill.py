@@ -1,39 +1,113 @@
-"""Reads a stretch of a source through an app's handler, under a poller name of its own."""
+"""Delivers a range of a source to an app's handler again, under a poller name of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.azure.storage import hurried
-from azure_functions_db.cli.aside import printed_aside
-from azure_functions_db.cli.handling import handling_of
-from azure_functions_db.cli.stretch import Stretch, StretchSource, checkpoint_at
-from azure_functions_db.cli.values import cursor_from, typed_source
-from azure_functions_db.cli.waiting import is_held_back
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
-from azure_functions_db.core.serializers import deserialize_position
+from azure_functions_db.core.serializers import deserialize_part, deserialize_position, serialize_part
 from azure_functions_db.core.signals import BatchCommitted, LateCommitAwaited, LeaseSkipped
+from azure_functions_db.operations.handler import handler_of
+from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from azure_functions_db.cli.handling import Handling
-    from azure_functions_db.cli.targets import Target, Targets
     from azure_functions_db.core.signals import Signal
-    from azure_functions_db.core.types import Checkpoint, CursorPart, Horizon
+    from azure_functions_db.core.types import (
+        AdapterCapability,
+        Checkpoint,
+        CursorPart,
+        FetchResult,
+        Horizon,
+        SourceDescriptor,
+    )
+    from azure_functions_db.operations.handler import Handler
+    from azure_functions_db.operations.pollers import Poller, Pollers
 
-# A tick ends when the stretch does; its lease is kept alive meanwhile.
+_NOTE = "backfill"
+# A tick ends when the range does; its lease is kept alive meanwhile.
 _ALL_BATCHES = 1_000_000_000
 # Beside what the source itself waits for running transactions.
 _PAUSE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class CursorRange:
+    """From one cursor value to another, both included; no beginning means the source's own."""
+
+    first: CursorPart
+    last: CursorPart
+
+    def noted(self) -> dict[str, Any]:
+        """Return the JSON form that the backfill's own checkpoint carries."""
+        return {"from": serialize_part(self.first), "to": serialize_part(self.last)}
+
+    @classmethod
+    def noted_in(cls, checkpoint: Checkpoint) -> CursorRange | None:
+        """Return the range that a backfill's checkpoint carries; None for any other checkpoint."""
+        match checkpoint:
+            case {"metadata": {"backfill": {"from": first, "to": last}}}:
+                return cls(deserialize_part(first), deserialize_part(last))
+            case _:
+                return None
+
+
+def checkpoint_at(cursors: CursorRange) -> Checkpoint:
+    """Return the checkpoint of a backfill that is about to begin."""
+    return {"metadata": {_NOTE: cursors.noted()}}
+
+
+class RangeSource:
+    """A range of a source, noted in every checkpoint so that a later run goes on with the same one."""
+
+    def __init__(self, source: Any, cursors: CursorRange) -> None:
+        self._source = source.ranged(cursors.first, cursors.last)
+        self._note = {_NOTE: cursors.noted()}
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        """The live source's own: events keep their ids."""
+        descriptor: SourceDescriptor = self._source.source_descriptor
+        return descriptor
+
+    def validate(self) -> None:
+        """Check the source."""
+        self._source.validate()
+
+    def open(self) -> None:
+        """Open the source."""
+        self._source.open()
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def capability(self) -> AdapterCapability:
+        """Say what the source can tell."""
+        capability: AdapterCapability = self._source.capability()
+        return capability
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Read on within the range."""
+        page: FetchResult = self._source.fetch_changes(checkpoint, limit)
+        metadata = {**(page.next_checkpoint.get("metadata") or {}), **self._note}
+        return replace(page, next_checkpoint={**page.next_checkpoint, "metadata": metadata}, null_cursor_rows=None)
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Tell the source nothing: what the live poller still needs is not let go."""
+
+    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+        """Return how many rows of the range are left; counting stops at ``most``."""
+        return int(self._source.count_changes(checkpoint, most))
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
     """What a backfill has done."""
 
     poller: str
@@ -42,15 +116,15 @@ class Filled:
     seconds: float
 
 
-class Filling:
+class Backfill:
     """A backfill that is ready to run, for the first time or once more; it listens to its own ticks."""
 
-    def __init__(self, live: Target, name: str, stretch: Stretch, checkpoint: Checkpoint) -> None:
+    def __init__(self, live: Poller, name: str, cursors: CursorRange, checkpoint: Checkpoint) -> None:
         self._live = live
         self._name = name
-        self._source = StretchSource(live.defined.settings.source, stretch)
+        self._source = RangeSource(live.defined.settings.source, cursors)
         self._checkpoint = checkpoint
-        self._first = checkpoint_at(stretch) if Stretch.noted_in(checkpoint) is None else None
+        self._first = checkpoint_at(cursors) if CursorRange.noted_in(checkpoint) is None else None
         self._advance: Callable[[int], object] = lambda _rows: None
         self._rows = 0
         self._announce: Callable[[Horizon], object] = lambda _horizon: None
@@ -63,22 +137,21 @@ class Filling:
 
     def run(
         self, rate: float | None, advance: Callable[[int], object], announce: Callable[[Horizon], object]
-    ) -> Filled:
-        """Deliver what is left of the stretch, at most so many rows a second; tell of each batch and of each wait."""
+    ) -> BackfillReport:
+        """Deliver what is left of the range, at most so many rows a second; tell of each batch and of each wait."""
         began = time.monotonic()
         self._advance, self._announce = advance, announce
-        trigger, handler = self._trigger(rate), Paced(handling_of(self._live.defined), rate)
-        with printed_aside(), hurried(hurry=False):
-            self._begin()
-            while not self._skipped and self._goes_on(trigger, handler):
-                pass
+        trigger, handler = self._trigger(rate), Paced(handler_of(self._live.defined), rate)
+        self._begin()
+        while not self._skipped and self._goes_on(trigger, handler):
+            pass
         if self._skipped:
             raise LeaseConflictError(
                 f"Another process runs the backfill {self._name!r}; where it was killed, its lease ends by itself, "
                 f"or at once with: azfdb lease break {self._name} --force",
                 poller_name=self._name,
             )
-        return Filled(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
+        return BackfillReport(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
 
     def notice(self, signal: Signal) -> None:
         """Take note of what a tick did."""
@@ -92,7 +165,7 @@ class Filling:
                 self._skipped = True
 
     def _begin(self) -> None:
-        """Note the stretch before anything is delivered: whatever becomes of the first batch, this backfill goes on."""
+        """Note the range before anything is delivered: whatever becomes of the first batch, this backfill goes on."""
         if self._first is None:
             return
         store = self._live.store
@@ -140,9 +213,9 @@ class Filling:
 class Paced:
     """A handler that is given no more rows a second than it should be."""
 
-    def __init__(self, handling: Handling, rate: float | None) -> None:
-        self._handle = handling.call
-        self.is_async = handling.is_async
+    def __init__(self, handler: Handler, rate: float | None) -> None:
+        self._handle = handler.call
+        self.is_async = handler.is_async
         self._rate = rate
         self._due = time.monotonic()
 
@@ -171,30 +244,29 @@ def _tick(trigger: PollTrigger, handler: Paced) -> int:
     return trigger.run(timer=None, handler=handler.call)
 
 
-def filling_of(targets: Targets, name: str, new: str, first: str | None, last: str | None) -> Filling:
+def backfill_of(pollers: Pollers, name: str, new: str, first: str | None, last: str | None) -> Backfill:
     """Return the backfill of this name: the one that was begun, or a new one."""
-    live = targets.one(name)
+    live = pollers.one(name)
     source = live.defined.settings.source
-    if not hasattr(source, "ranged") or typed_source(source) is None:
-        raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
-    if new in {target.name for target in targets.all()}:
+    check_ranges(source)
+    if new in {poller.name for poller in pollers.all()}:
         raise ConfigurationError(f"{new!r} is a poller of the app: a backfill needs a name of its own")
     document = live.documents.inspect(new)
     checkpoint = {} if document is None else document["checkpoint"]
-    begun = Stretch.noted_in(checkpoint)
+    begun = CursorRange.noted_in(checkpoint)
     if checkpoint.get("cursor") is not None and begun is None:
         raise ConfigurationError(f"{new!r} has a state that is no backfill's: choose another name")
-    wanted = _wanted(live, first, last, begun)
-    return Filling(live, new, wanted, checkpoint)
+    cursors = _range_of(live, first, last, begun)
+    return Backfill(live, new, cursors, checkpoint)
 
 
-def _wanted(live: Target, first: str | None, last: str | None, begun: Stretch | None) -> Stretch:
-    """Return the stretch to read; one that was begun goes on, and cannot change under way."""
+def _range_of(live: Poller, first: str | None, last: str | None, begun: CursorRange | None) -> CursorRange:
+    """Return the range to read; one that was begun goes on, and cannot change under way."""
     source = live.defined.settings.source
     given = [None if text is None else cursor_from(text, None, None, source) for text in (first, last)]
     if begun is None:
-        return Stretch(given[0], _live_cursor(live) if given[1] is None else given[1])
-    asked = Stretch(begun.first if given[0] is None else given[0], begun.last if given[1] is None else given[1])
+        return CursorRange(given[0], _live_cursor(live) if given[1] is None else given[1])
+    asked = CursorRange(begun.first if given[0] is None else given[0], begun.last if given[1] is None else given[1])
     if asked != begun:
         raise ConfigurationError(
             f"This backfill was begun from {begun.noted()['from'] or 'the beginning'} to {begun.noted()['to']}; "
@@ -203,9 +275,14 @@ def _wanted(live: Target, first: str | None, last: str | None, begun: Stretch | 
     return begun
 
 
-def _live_cursor(live: Target) -> CursorPart:
+def _live_cursor(live: Poller) -> CursorPart:
     source: Any = live.defined.settings.source
     written = live.store.load_checkpoint(live.name).get("cursor")
     if written is None:
         raise ConfigurationError(f"Poller {live.name!r} has no checkpoint to fill up to: give --to")
     return deserialize_position(written, source.pk_columns)[0]
+
+
+def is_held_back(source: Any, horizon: Horizon | None, checkpoint: Checkpoint) -> bool:
+    """Tell whether rows follow a checkpoint that running transactions keep from being read."""
+    return horizon is not None and source.count_changes(checkpoint, 1) > 0

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.cli.timers import is_timer, timer_of
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
+from azure_functions_db.operations.timers import is_timer, timer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from azure_functions_db.cli.schedules import Schedule
-    from azure_functions_db.cli.targets import AppPoller, Target
+    from azure_functions_db.operations.pollers import Definition, Poller
+    from azure_functions_db.operations.timers import Schedule
 
 _MONTH = dt.timedelta(days=30)
 # Enough to know the pace of a schedule.
@@ -23,16 +24,8 @@ _SAMPLE = 1000
 _IDLE_REQUESTS, _BATCH_REQUESTS = 1, 3
 
 
-@runtime_checkable
-class CheckableSource(Protocol):
-    """A source that can examine itself and its database."""
-
-    def checkup(self) -> Iterable[Finding]:
-        """Return what an operator should know."""
-
-
 @dataclass(frozen=True, slots=True)
-class Examination:
+class PollerHealth:
     """What was found about one poller."""
 
     poller: str
@@ -40,90 +33,90 @@ class Examination:
 
 
 @dataclass(frozen=True, slots=True)
-class Examinations:
+class Health:
     """What was found about all pollers."""
 
-    pollers: list[Examination]
+    pollers: list[PollerHealth]
 
     @property
     def grades(self) -> set[str]:
         """The grades that occur."""
-        return {finding.grade for examination in self.pollers for finding in examination.findings}
+        return {finding.grade for poller in self.pollers for finding in poller.findings}
 
 
-def examined(targets: Iterable[Target]) -> Examinations:
+def examine(pollers: Iterable[Poller]) -> Health:
     """Examine pollers; what cannot be reached is an error of that poller alone."""
-    return Examinations([Examination(target.name, list(_findings(target))) for target in targets])
+    return Health([PollerHealth(poller.name, list(_findings(poller))) for poller in pollers])
 
 
-def _findings(target: Target) -> Iterator[Finding]:
-    poller = target.defined
-    yield from _told("source", lambda: _source(poller))
-    yield from _told("state", lambda: _state(target))
-    yield from _told("storage clock", lambda: [_storage_clock(target)])
-    yield from _told("quarantine", lambda: [_quarantine(target)])
-    yield from _told("requests", lambda: [_requests(poller)])
+def _findings(poller: Poller) -> Iterator[Finding]:
+    definition = poller.defined
+    yield from _checked("source", lambda: _source(definition))
+    yield from _checked("state", lambda: _state(poller))
+    yield from _checked("storage clock", lambda: [_storage_clock(poller)])
+    yield from _checked("quarantine", lambda: [_quarantine(poller)])
+    yield from _checked("requests", lambda: [_requests(definition)])
 
 
-def _told(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def _checked(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     try:
         yield from look()
     except DbError as error:
         yield Finding(check, "error", str(error))
 
 
-def _source(poller: AppPoller) -> Iterator[Finding]:
-    source = poller.settings.source
+def _source(definition: Definition) -> Iterator[Finding]:
+    source = definition.settings.source
     source.validate()
     yield Finding("grants", "ok", f"this login may read {source.source_descriptor.name}")
-    if isinstance(source, CheckableSource):
+    if isinstance(source, ExaminesItself):
         yield from source.checkup()
     else:
         yield Finding("source", "note", f"a {type(source).__name__} does not examine itself")
 
 
-def _state(target: Target) -> Iterator[Finding]:
-    if not target.shows_documents:
-        target.store.load_checkpoint(target.name)
-        yield Finding("state", "ok", f"readable; leases of a {type(target.store).__name__} cannot be seen from here")
+def _state(poller: Poller) -> Iterator[Finding]:
+    if not poller.shows_documents:
+        poller.store.load_checkpoint(poller.name)
+        yield Finding("state", "ok", f"readable; leases of a {type(poller.store).__name__} cannot be seen from here")
         return
-    document = target.document()
+    document = poller.document()
     if document is None:
         yield Finding("state", "note", "never run: it starts where its source says (start_at=)")
         return
     yield Finding("state", "ok", "readable")
-    current = target.defined.settings.source.source_descriptor.fingerprint
+    current = poller.defined.settings.source.source_descriptor.fingerprint
     if document["source_fingerprint"] not in {None, current}:
         yield Finding(
             "fingerprint",
             "error",
             "the state was written for another definition of the source",
-            f"azfdb reset {target.name} --adopt-fingerprint, or --to-beginning",
+            f"azfdb reset {poller.name} --adopt-fingerprint, or --to-beginning",
         )
 
 
-def _storage_clock(target: Target) -> Finding:
-    if not target.shows_documents:
+def _storage_clock(poller: Poller) -> Finding:
+    if not poller.shows_documents:
         return clock_finding("storage clock", None)
-    there = target.documents.storage_time()
+    there = poller.documents.storage_time()
     if there is None:
         return Finding("storage clock", "ok", "this machine's own")
     return clock_finding("storage clock", there)
 
 
-def _quarantine(target: Target) -> Finding:
-    if target.sink is None:
+def _quarantine(poller: Poller) -> Finding:
+    waiting = poller.quarantined()
+    if waiting is None:
         return Finding("quarantine", "note", "none: a batch with a poison row is retried for ever")
-    waiting = sum(1 for _ in target.sink.entries(target.name))
     if waiting:
         return Finding(
-            "quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list --poller {target.name}"
+            "quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list --poller {poller.name}"
         )
     return Finding("quarantine", "ok", "empty")
 
 
-def _requests(poller: AppPoller) -> Finding:
-    function: Any = poller.function
+def _requests(definition: Definition) -> Finding:
+    function: Any = definition.function
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(timer_of(function).schedule, dt.datetime.now(dt.UTC))

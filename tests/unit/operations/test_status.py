@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from azure_functions_db import ConfigurationError, MemoryStateStore, PollTrigger, StateStoreError
-from azure_functions_db.cli.apps import AppFunction
-from azure_functions_db.cli.examination import examined
-from azure_functions_db.cli.standing import standing_of, status_of
-from azure_functions_db.cli.targets import AppPoller, Target
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.operations.apps import AppFunction
+from azure_functions_db.operations.doctor import examine
+from azure_functions_db.operations.pollers import Definition, Poller
+from azure_functions_db.operations.status import poller_status, status_of
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -41,25 +41,25 @@ class Readings:
         return every[:batch_size]
 
 
-def target(store: Any) -> Target:
+def poller(store: Any) -> Poller:
     trigger = PollTrigger(name="readings", source=Readings(), checkpoint_store=store, batch_size=4)
     host = type("Trigger", (), {"type": "queueTrigger"})()
     function = AppFunction("on_readings", lambda: None, host, (host,))
-    return Target("readings", store, poller=AppPoller(function, trigger))
+    return Poller("readings", store, definition=Definition(function, trigger))
 
 
 def test_a_store_with_five_methods_and_a_small_source_show_what_they_can() -> None:
-    mine = target(FiveMethods(MemoryStateStore()))
-    assert mine.poller is not None
-    mine.poller.trigger.run(timer=None, handler=lambda events: None)
+    mine = poller(FiveMethods(MemoryStateStore()))
+    assert mine.definition is not None
+    mine.definition.trigger.run(timer=None, handler=lambda events: None)
 
-    standing = standing_of(mine, NOW)
+    shown = poller_status(mine, NOW)
 
-    assert standing.key == {"number": 4}
-    assert standing.waiting_rows == 6
-    assert standing.lease is None
-    assert standing.problems == []
-    grades = {finding.check: finding.grade for finding in examined([mine]).pollers[0].findings}
+    assert shown.key == {"number": 4}
+    assert shown.waiting_rows == 6
+    assert shown.lease is None
+    assert shown.problems == []
+    grades = {finding.check: finding.grade for finding in examine([mine]).pollers[0].findings}
     assert grades == {
         "grants": "ok",
         "source": "note",
@@ -78,21 +78,23 @@ def test_a_held_lease_and_failed_attempts_are_shown() -> None:
     checkpoint = {"cursor": [1, 2], "updated_at": "2026-01-01T11:55:00Z", "metadata": {"failed_attempts": 2}}
     store.commit_checkpoint("readings", checkpoint, lease)
 
-    standing = standing_of(Target("readings", store), NOW + dt.timedelta(seconds=10))
+    shown = poller_status(Poller("readings", store), NOW + dt.timedelta(seconds=10))
 
-    assert standing.lease is not None
-    assert (standing.lease.alive, standing.lease.age_seconds, standing.lease.expires_in_seconds) == (True, 10, 50)
-    assert (standing.cursor, standing.last_success_age_seconds) == (1, 310)
-    assert standing.problems == ["the next batch has failed 2 time(s)"]
+    assert shown.lease is not None
+    assert (shown.lease.alive, shown.lease.age_seconds, shown.lease.expires_in_seconds) == (True, 10, 50)
+    assert (shown.cursor, shown.last_success_age_seconds) == (1, 310)
+    assert shown.problems == ["the next batch has failed 2 time(s)"]
 
 
 def test_the_rate_fades_while_nothing_comes() -> None:
     store = MemoryStateStore(clock=lambda: NOW)
     checkpoint = {"cursor": [1], "updated_at": "2026-01-01T12:00:00Z", "metadata": {"rows_per_second": 8.0}}
     store.commit_checkpoint("readings", checkpoint, store.acquire_lease("readings", 60))
-    assert standing_of(Target("another", store), NOW).rows_per_second is None
-    assert standing_of(Target("readings", store), NOW).rows_per_second == 8
-    assert standing_of(Target("readings", store), NOW + dt.timedelta(minutes=5)).rows_per_second == pytest.approx(2.943)
+    assert poller_status(Poller("another", store), NOW).rows_per_second is None
+    assert poller_status(Poller("readings", store), NOW).rows_per_second == 8
+    assert poller_status(Poller("readings", store), NOW + dt.timedelta(minutes=5)).rows_per_second == pytest.approx(
+        2.943
+    )
 
 
 def test_one_poller_that_cannot_be_read_does_not_hide_the_others() -> None:
@@ -104,7 +106,37 @@ def test_one_poller_that_cannot_be_read_does_not_hide_the_others() -> None:
         def _fail(self, poller_name: str) -> dict[str, Any]:
             raise StateStoreError("the storage is on fire")
 
-    status = status_of([target(Broken()), target(FiveMethods(MemoryStateStore()))], NOW)
+    status = status_of([poller(Broken()), poller(FiveMethods(MemoryStateStore()))], NOW)
 
-    assert [standing.problems for standing in status.pollers] == [["the storage is on fire"], []]
+    assert [each.problems for each in status.pollers] == [["the storage is on fire"], []]
     assert status.has_problems
+
+
+class EightMethods(FiveMethods):
+    """A store of a user's own that lets look at its state."""
+
+    def __init__(self, store: MemoryStateStore) -> None:
+        super().__init__(store)
+        self.look = store.look
+        self.take_lease = store.take_lease
+        self.commit_and_release = store.commit_and_release
+
+
+def test_a_store_of_a_users_own_shows_its_lease_where_it_lets_look() -> None:
+    store = MemoryStateStore(clock=lambda: NOW)
+    store.commit_checkpoint("readings", {"cursor": [1, 2]}, store.acquire_lease("readings", 60))
+    another = MemoryStateStore(shared_with=store, clock=lambda: NOW)
+
+    shown = poller_status(Poller("readings", EightMethods(another)), NOW)
+
+    assert shown.lease is not None
+    assert (shown.lease.alive, shown.lease.owner, shown.cursor) == (True, store.owner_id, 1)
+
+
+def test_rows_in_a_sink_that_cannot_count_are_counted_by_reading() -> None:
+    class Three:
+        def entries(self, poller_name: str | None = None) -> list[str]:
+            return [f"{poller_name} {number}" for number in range(3)]
+
+    sink: Any = Three()
+    assert poller_status(Poller("readings", MemoryStateStore(), sink), NOW).quarantined == 3

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, CursorSerializationError
+from azure_functions_db.core.ports import ReadsRanges, TypesValues
 from azure_functions_db.core.serializers import deserialize_part
 
 if TYPE_CHECKING:
@@ -21,29 +22,35 @@ def cursor_from(text: str, kind: str | None, document: Mapping[str, Any] | None,
     if kind is None and source is not None:
         return _typed(source, {source.cursor_column: text})[source.cursor_column]
     match document:
-        case {"checkpoint": {"cursor": {"kind": str() as known}}} if kind is None:
-            kind = known.removesuffix("+pk")
+        case {"checkpoint": {"cursor": {"kind": str() as present}}} if kind is None:
+            kind = present.removesuffix("+pk")
     return guessed(text) if kind in {None, "null"} else of_kind(text, str(kind))
 
 
 def key_from(pairs: Sequence[str], document: Mapping[str, Any] | None, source: Any = None) -> dict[str, CursorPart]:
     """Return the key that ``--pk name=value`` options give, of its columns' types or those the checkpoint has."""
-    told = dict(_pair(pair) for pair in pairs)
+    typed = dict(_pair(pair) for pair in pairs)
     present = _tiebreaker(document)
-    wanted = list(getattr(source, "pk_columns", present))
-    if wanted and set(told) != set(wanted):
-        given = " ".join(f"--pk {name}=…" for name in wanted)
-        raise ConfigurationError(f"The key of this poller has the columns {', '.join(wanted)}: give {given}")
-    if not told:
+    columns = list(getattr(source, "pk_columns", present))
+    if columns and set(typed) != set(columns):
+        given = " ".join(f"--pk {name}=…" for name in columns)
+        raise ConfigurationError(f"The key of this poller has the columns {', '.join(columns)}: give {given}")
+    if not typed:
         raise ConfigurationError("Give the key of the row as well: --pk NAME=VALUE, once for each key column")
     if source is not None:
-        return _typed(source, {name: told[name] for name in wanted})
-    return {name: _like(told[name], present.get(name)) for name in wanted or told}
+        return _typed(source, {name: typed[name] for name in columns})
+    return {name: _like(typed[name], present.get(name)) for name in columns or typed}
 
 
 def typed_source(source: Any) -> Any:
     """Return a source that knows the types of its columns, None in place of any other."""
-    return source if hasattr(source, "revived") and hasattr(source, "cursor_column") else None
+    return source if isinstance(source, TypesValues) else None
+
+
+def check_ranges(source: Any) -> None:
+    """Refuse a source that cannot be read from one cursor value to another."""
+    if not (isinstance(source, ReadsRanges) and isinstance(source, TypesValues)):
+        raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
 
 
 def _typed(source: Any, texts: Mapping[str, str]) -> dict[str, CursorPart]:

@@ -11,13 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import ConfigurationError, DbError
+from azure_functions_db.operations.timers import Monitor, is_timer, timer_of, timers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from azure_functions_db.cli.timers import Monitor, Timer
+    from azure_functions_db.operations.apps import App
+    from azure_functions_db.operations.timers import Timer
 
 _log = logging.getLogger("azfdb")
 
@@ -27,7 +29,7 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-class Clockwork:
+class Scheduler:
     """Calls each timer function when it is due; the next tick is armed when one has ended.
 
     A failed tick is logged and harms no other. Ticks missed meanwhile collapse into one.
@@ -46,6 +48,11 @@ class Clockwork:
         self._now = now
         self._stopping = asyncio.Event()
         self._running = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The functions that are called."""
+        return [timer.name for timer in self._timers]
 
     @property
     def running(self) -> int:
@@ -70,8 +77,8 @@ class Clockwork:
         try:
             await self._called(timer, threads, past_due=past_due)
         except Exception as error:  # noqa: BLE001 - whatever the function raised; logged with its traceback
-            unseen = None if _is_told(error) else error
-            _log.error("%s failed: %s", timer.name, error, extra=_fields(timer, started, error), exc_info=unseen)
+            unlogged = None if _is_logged(error) else error
+            _log.error("%s failed: %s", timer.name, error, extra=_fields(timer, started, error), exc_info=unlogged)
             return False
         finally:
             self._running -= 1
@@ -115,7 +122,28 @@ class Clockwork:
         return not self._stopping.is_set()
 
 
-def _is_told(error: Exception) -> bool:
+async def run_once(app: App, name: str) -> bool:
+    """Call one timer function of an app and return whether it succeeded."""
+    functions = {function.name: function for function in app.functions if is_timer(function)}
+    if name not in functions:
+        raise ConfigurationError(f"The app has no timer function {name!r}; it has: {', '.join(functions) or 'none'}")
+    timer = timer_of(functions[name])
+    return await _scheduler(app, [timer]).tick(timer)
+
+
+def scheduler_of(app: App) -> Scheduler:
+    """Return what calls the timer functions of an app as they fall due."""
+    timers = timers_of(app)
+    if not timers:
+        raise ConfigurationError("The app has no timer functions; azfdb run serves nothing else")
+    return _scheduler(app, timers)
+
+
+def _scheduler(app: App, timers: list[Timer]) -> Scheduler:
+    return Scheduler(timers, app.directory, Monitor(app.directory / ".azfdb" / "timers"))
+
+
+def _is_logged(error: Exception) -> bool:
     """Tell whether a poller has logged the error with its traceback already."""
     return isinstance(error, DbError) and getattr(error, "poller_name", None) is not None
 

@@ -1,4 +1,4 @@
-"""Results as JSON can hold them."""
+"""What operations return, as JSON can hold it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,183 @@
+"""What people see: numbers, moments and texts in words, and the tables and blocks that screens are made of."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.secrets import masked
+from azure_functions_db.core.serializers import json_safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from azure_functions_db.core.types import Horizon
+
+NONE = "-"
+_ENDLESS = 10_000
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    r"""Return a text of others as people may be shown it: without secrets, and with its control characters escaped.
+
+    What steers a terminal, hides, turns the direction of reading or (unless ``lines`` are wanted)
+    begins a new line is written out, such as ``\x1b``.
+    """
+    plain = masked(text)
+    if plain.isprintable():
+        return plain
+    return "".join(each if _is_harmless(each) or (lines and each == "\n") else _escaped(each) for each in plain)
+
+
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time in its two largest units."""
+    if seconds is None:
+        return NONE
+    if abs(seconds) < 10:
+        return f"{seconds:.1f} s"
+    left = round(abs(seconds))
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        amount, left = divmod(left, size)
+        if amount or parts:
+            parts.append(f"{amount} {unit}" if amount else "")
+        if len(parts) == 2:
+            break
+    return ("-" if seconds < 0 else "") + " ".join(part for part in parts if part)
+
+
+def ago(seconds: float | None) -> str:
+    """Return how long something is past."""
+    return NONE if seconds is None else f"{duration(seconds)} ago"
+
+
+def number(value: float | None) -> str:
+    """Return a whole number with separators."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def rate(per_second: float | None) -> str:
+    """Return a rate in the unit in which it is a number that can be grasped."""
+    if per_second is None:
+        return NONE
+    return f"{per_second:,.1f}/s" if per_second >= 1 or per_second == 0 else f"{per_second * 60:,.1f}/min"
+
+
+def position(cursor: Any, key: Mapping[str, Any]) -> str:
+    """Return a cursor and the key of its row in one line."""
+    if cursor is None:
+        return NONE
+    return " ".join([value(cursor), *(f"{shown(name)}={value(part)}" for name, part in key.items())])
+
+
+def holders(horizon: Horizon | None) -> str:
+    """Return who keeps the late-commit horizon where it is."""
+    if horizon is None:
+        return NONE
+    sessions = [
+        f"session {value(holder.session)} ({value(holder.user or 'unknown user')}, {duration(holder.age_seconds)})"
+        for holder in horizon.holders
+    ]
+    return ", ".join(sessions) or f"running transactions, {duration(horizon.age_seconds)}"
+
+
+def value(plain: Any) -> str:
+    """Return any value in one line."""
+    match plain:
+        case None:
+            return NONE
+        case str():
+            return shown(plain)
+        case dt.datetime():
+            return plain.isoformat(sep=" ", timespec="seconds")
+        case dict() | list():
+            return shown(json.dumps(plain, ensure_ascii=False))
+        case _:
+            return shown(str(plain))
+
+
+def text(content: str, style: str = "", *, lines: bool = False) -> Text:
+    """Return a text as it is: no markup and no control character in it counts, no secret in it shows."""
+    from rich.text import Text
+
+    return Text(shown(content, lines=lines), style=style)
+
+
+def problem(poller: str, message: str) -> Text:
+    """Return what is wrong with a poller."""
+    return text(f"{poller}: {message}", "red")
+
+
+def stacked(*parts: RenderableType) -> RenderableType:
+    """Return parts one below the other."""
+    from rich.console import Group
+
+    return Group(*parts)
+
+
+def indented(part: RenderableType, *, below: int = 0) -> RenderableType:
+    """Return a part set in, with empty lines below."""
+    from rich.padding import Padding
+
+    return Padding(part, (0, 0, below, 2))
+
+
+def fits(part: RenderableType, width: int) -> bool:
+    """Tell whether a part can be drawn without folding."""
+    from rich.console import Console
+
+    return Console(width=_ENDLESS, markup=False).measure(part).maximum <= width
+
+
+def grid(*headings: str, title: Text | None = None) -> Table:
+    """Return an empty table in the one style there is."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="dim", padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def pairs(facts: Iterable[tuple[str, Text]]) -> Table:
+    """Return names and values, one pair a line."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, content in facts:
+        table.add_row(text(name), content)
+    return table
+
+
+def tree(document: Mapping[str, Any]) -> Table:
+    """Return a document's values by their paths."""
+    return pairs((name, text(content)) for name, content in flat(document).items())
+
+
+def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a document's values in words by their paths."""
+    values: dict[str, str] = {}
+    for name, inner in document.items():
+        path = f"{prefix}{name}"
+        if isinstance(inner, dict) and inner:
+            values |= flat(inner, f"{path}.")
+        else:
+            values[path] = value(json_safe(inner)) if inner != {} else NONE
+    return values

@@ -1,0 +1,180 @@
+"""Pollers and where they are found: in an app, in this process, or by the state that they left in a store."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.ports import CountsQuarantined
+from azure_functions_db.operations.apps import app_in_process
+from azure_functions_db.state.store import DocumentStateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from azure_functions_db.core.ports import QuarantineSink, StateStore
+    from azure_functions_db.operations.apps import App, AppFunction
+    from azure_functions_db.trigger.poll import PollSettings, PollTrigger
+
+
+class UnknownPollerError(ConfigurationError):
+    """There is no poller of that name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A poller as its app defines it."""
+
+    function: AppFunction
+    trigger: PollTrigger
+
+    @property
+    def settings(self) -> PollSettings:
+        """What the poller is made of."""
+        return self.trigger.settings
+
+
+@dataclass(frozen=True, slots=True)
+class Poller:
+    """One poller: its state store, and its definition where an app has one."""
+
+    name: str
+    store: StateStore
+    sink: QuarantineSink | None = None
+    definition: Definition | None = None
+
+    @property
+    def shows_documents(self) -> bool:
+        """Whether the store is one whose documents can be looked at and changed."""
+        return isinstance(self.store, DocumentStateStore)
+
+    @property
+    def documents(self) -> DocumentStateStore:
+        """The store as one whose documents can be looked at and changed."""
+        if not isinstance(self.store, DocumentStateStore):
+            raise ConfigurationError(
+                f"The store of poller {self.name!r} is a {type(self.store).__name__}: only the stores of this "
+                "library can be looked at and changed from here"
+            )
+        return self.store
+
+    @property
+    def defined(self) -> Definition:
+        """The poller's definition, which must be there; a store alone does not have it."""
+        if self.definition is None:
+            raise ConfigurationError("This needs the poller's source: give --app instead of --store")
+        return self.definition
+
+    @property
+    def quarantine(self) -> QuarantineSink:
+        """The sink of the poller's quarantined rows, which must be there."""
+        if self.sink is None:
+            where = "give --quarantine with --store" if self.definition is None else "its trigger has no quarantine="
+            raise ConfigurationError(f"Poller {self.name!r} has no quarantine: {where}")
+        return self.sink
+
+    def quarantined(self) -> int | None:
+        """Return how many rows of the poller are in quarantine; None where it has none."""
+        if self.sink is None:
+            return None
+        if isinstance(self.sink, CountsQuarantined):
+            return self.sink.count(self.name)
+        return sum(1 for _ in self.sink.entries(self.name))
+
+    def document(self) -> dict[str, Any] | None:
+        """Return the poller's state document; None where it has never run."""
+        return self.documents.inspect(self.name)
+
+    def check_state(self) -> None:
+        """Refuse a poller that has no state, readable or not."""
+        if self.documents.raw_document(self.name) is None:
+            raise UnknownPollerError(f"Poller {self.name!r} has no state yet")
+
+    def existing(self) -> dict[str, Any]:
+        """Return the poller's state document, which must be there."""
+        document = self.document()
+        if document is None:
+            raise UnknownPollerError(f"Poller {self.name!r} has no state yet")
+        return document
+
+
+class Pollers:
+    """The pollers of an app with what they left in its stores, or those of one store."""
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Definition],
+        store: DocumentStateStore | None = None,
+        sink: QuarantineSink | None = None,
+    ) -> None:
+        self._definitions = definitions
+        self._store = store
+        self._sink = sink
+
+    @classmethod
+    def of_app(cls, app: App) -> Pollers:
+        """Return the pollers that an app defines."""
+        return cls(
+            {trigger.name: Definition(function, trigger) for function in app.functions for trigger in function.pollers}
+        )
+
+    @classmethod
+    def in_process(cls) -> Pollers:
+        """Return the pollers of the function apps that this process has loaded."""
+        return cls.of_app(app_in_process())
+
+    @classmethod
+    def in_store(cls, store: DocumentStateStore, sink: QuarantineSink | None = None) -> Pollers:
+        """Return the pollers that have left their state in a store; the sink has their quarantined rows."""
+        return cls({}, store, sink)
+
+    def names(self) -> list[str]:
+        """Return the names of the pollers that the app defines; nothing is contacted."""
+        return sorted(self._definitions)
+
+    def all(self) -> list[Poller]:
+        """Return every poller of the app, or of the store, by name."""
+        if self._store is None:
+            return [self._defined(name) for name in self.names()]
+        return [self._stored(self._store, name) for name in self._store.poller_names()]
+
+    def with_others(self) -> list[Poller]:
+        """Return every poller, and what else has left its state in the app's stores: backfills, clones, old names."""
+        pollers = {poller.name: poller for poller in self.all()}
+        for store in self._app_stores:
+            with suppress(StateStoreError):  # a store that does not answer is reported with its pollers
+                pollers = {name: self._stored(store, name) for name in store.poller_names()} | pollers
+        return [pollers[name] for name in sorted(pollers)]
+
+    def one(self, name: str) -> Poller:
+        """Return the poller of a name; `UnknownPollerError` says which ones there are."""
+        if name in self._definitions:
+            return self._defined(name)
+        stores = self._app_stores if self._store is None else [self._store]
+        for store in stores:
+            if store.raw_document(name) is not None:
+                return self._stored(store, name)
+        raise _unknown(name, [poller.name for poller in self.with_others()])
+
+    def chosen(self, name: str | None) -> list[Poller]:
+        """Return the poller of a name, or all of them where none is named."""
+        return self.all() if name is None else [self.one(name)]
+
+    def _defined(self, name: str) -> Poller:
+        definition = self._definitions[name]
+        return Poller(name, definition.settings.store, definition.settings.quarantine, definition)
+
+    def _stored(self, store: DocumentStateStore, name: str) -> Poller:
+        return Poller(name, store, self._sink)
+
+    @property
+    def _app_stores(self) -> list[DocumentStateStore]:
+        stores = (definition.settings.store for definition in self._definitions.values())
+        return [store for store in stores if isinstance(store, DocumentStateStore)]
+
+
+def _unknown(name: str, names: list[str]) -> UnknownPollerError:
+    shown = ", ".join(names) or "none"
+    return UnknownPollerError(f"There is no poller {name!r}; there are: {shown}")

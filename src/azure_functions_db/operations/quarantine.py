@@ -1,0 +1,168 @@
+"""Quarantined rows: which are there, and how they are replayed or dropped."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.ports import TypesValues
+from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.operations.handler import deliver
+from azure_functions_db.operations.pollers import UnknownPollerError
+from azure_functions_db.operations.reset import saved
+from azure_functions_db.trigger.events import RowChange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from azure_functions_db.core.ports import QuarantineSink
+    from azure_functions_db.core.types import QuarantinedRow
+    from azure_functions_db.operations.pollers import Definition, Poller, Pollers
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One quarantined row, the sink that keeps it, and the poller that would take it again."""
+
+    row: QuarantinedRow
+    sink: QuarantineSink = field(repr=False)
+    definition: Definition | None = field(default=None, repr=False)
+
+    def remove(self) -> None:
+        """Forget the row."""
+        self.sink.remove(self.row.poller_name, self.row.event_id)
+
+    def check_removable(self) -> None:
+        """Raise what forgetting the row would raise where the sink may only be read; forget nothing."""
+        self.sink.remove(self.row.poller_name, f"nobody-{uuid.uuid4().hex}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows are meant: all, or those of a poller, of ids (or their first characters), of a kind of error."""
+
+    poller: str | None = None
+    ids: tuple[str, ...] = ()
+    error: str | None = None
+
+    def takes(self, row: QuarantinedRow) -> bool:
+        """Tell whether the row is meant."""
+        by_id = not self.ids or any(row.event_id.startswith(prefix) for prefix in self.ids)
+        return by_id and self.error in {None, row.error_type} and self.poller in {None, row.poller_name}
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        """Refuse an id that means no row, or more than one."""
+        for prefix in self.ids:
+            meant = {entry.row.event_id for entry in entries if entry.row.event_id.startswith(prefix)}
+            if not meant:
+                raise UnknownPollerError(f"No quarantined row has an id that begins with {prefix!r}")
+            if len(meant) > 1:
+                raise ConfigurationError(f"{len(meant)} quarantined rows have an id that begins with {prefix!r}")
+
+
+def entries_in(sink: QuarantineSink, poller: str | None) -> list[Entry]:
+    """Return the rows of a sink; of one poller where it is named, whatever the others' look like."""
+    return [Entry(row, sink) for row in sink.entries(poller)]
+
+
+def entries_of(pollers: Sequence[Poller], name: str | None) -> list[Entry]:
+    """Return the rows in the quarantines of these pollers, oldest first; those of their backfills, too.
+
+    Of one poller where it is named, whatever the others' look like.
+    """
+    entries = {
+        (row.poller_name, row.event_id): Entry(row, poller.sink, _taker(row, pollers))
+        for poller in pollers
+        if poller.sink is not None
+        for row in poller.sink.entries(name)
+    }
+    return sorted(entries.values(), key=lambda entry: entry.row.quarantined_at)
+
+
+def selected(entries: Sequence[Entry], selection: Selection) -> list[Entry]:
+    """Return those of the rows that are meant."""
+    selection.check(entries)
+    return [entry for entry in entries if selection.takes(entry.row)]
+
+
+def app_entries(pollers: Pollers, name: str | None) -> list[Entry]:
+    """Return the rows in the quarantines of an app, of one poller where it is named, which must be there."""
+    entries = entries_of(pollers.all(), name)
+    if name is not None and all(entry.row.poller_name != name for entry in entries):
+        _ = pollers.one(name).quarantine  # a poller that is not there, or has none, is refused
+    return entries
+
+
+def drop(entries: Sequence[Entry], backups: Path) -> str | None:
+    """Forget rows; return the file that still has them, None where there were none."""
+    if not entries:
+        return None
+    backup = saved(backups, "quarantine", [entry.row for entry in entries])
+    for entry in entries:
+        entry.remove()
+    return backup
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What became of each row: handled and removed, or failed again and still there."""
+
+    handled: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def replay(entries: Sequence[Entry]) -> ReplayReport:
+    """Give each row to its handler; one that is handled leaves the quarantine, which is tried first."""
+    for entry in {(id(entry.sink), entry.row.poller_name): entry for entry in entries}.values():
+        entry.check_removable()
+    report = ReplayReport()
+    for entry in entries:
+        try:
+            deliver(_definition(entry), [event_of(entry)])
+        except Exception as error:  # noqa: BLE001 - whatever the handler raises; it is reported
+            report.failed[entry.row.event_id] = f"{type(error).__name__}: {masked_words(error)}"
+        else:
+            entry.remove()
+            report.handled.append(entry.row.event_id)
+    return report
+
+
+def event_of(entry: Entry) -> RowChange:
+    """Return the event of a quarantined row, with the id that it had and values of its columns' types."""
+    written, settings = entry.row.event, _definition(entry).settings
+    source = settings.source
+    column = getattr(source, "cursor_column", "cursor")
+    return RowChange(
+        entry.row.event_id,
+        written["op"],
+        source.source_descriptor,
+        _revived(source, {column: written["cursor"]})[column],
+        _revived(source, written["pk"]),
+        written["before"] and _revived(source, written["before"]),
+        written["after"] and _revived(source, written["after"]),
+        {"consumer": settings.consumer, **written["metadata"], "attempt": entry.row.attempts + 1, "replayed": True},
+    )
+
+
+def _revived(source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(source.revived(row) if isinstance(source, TypesValues) else row)
+
+
+def _definition(entry: Entry) -> Definition:
+    if entry.definition is None:
+        raise ConfigurationError(f"No poller of the app reads the source of this row of {entry.row.poller_name!r}")
+    return entry.definition
+
+
+def _taker(row: QuarantinedRow, pollers: Sequence[Poller]) -> Definition | None:
+    """Return the poller that would take a row again: its own, or for a backfill's row the one of the same source."""
+    by_name = {poller.name: poller.defined for poller in pollers}
+    if row.poller_name in by_name:
+        return by_name[row.poller_name]
+    source = row.event.get("source")
+    fingerprint = source.get("fingerprint") if isinstance(source, dict) else None
+    same = (each for each in by_name.values() if each.settings.source.source_descriptor.fingerprint == fingerprint)
+    return next(same, None)
