@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import SourceConfigurationError
@@ -57,12 +58,12 @@ class Definition:
             return "query"
         return f"{self.schema}.{self.table}" if self.schema else self.table
 
-    @property
+    @cached_property
     def order_columns(self) -> tuple[str, ...]:
         """The cursor, then the key without it."""
         return (self.cursor_column, *(name for name in self.pk_columns if name != self.cursor_column))
 
-    @property
+    @cached_property
     def needed_columns(self) -> tuple[str, ...]:
         """Every column that is named, once."""
         marks = (name for name in (self.created_column, self.deleted_column) if name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.sources.keyset.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
+from azure_functions_db.sources.keyset.boundary import MOST_ROWS, Boundary, are_alike, are_tied
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import Position
 from azure_functions_db.sources.keyset.salvage import Salvage, SalvagedRow, is_undecodable
@@ -92,7 +92,7 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
     page = _page(plan, start, read, limit)
     # The search for our share may have ended among others' rows at this value, or its type may have changed.
     is_stuck = page.more and not page.rows and page.end == start
-    if is_stuck or not Ties(plan, read.header).begins_alike(read.rows, start.values[0]):
+    if is_stuck or not plan.layout(read.header).begins_alike(read.rows, start.values[0]):
         return read_page(connection, plan, replace(start, boundary=None), limit, bound)
     return page
 
@@ -108,10 +108,10 @@ def _missed(
     """Read the rows at the cursor value alone, and return those neither delivered nor ahead; None: there are none."""
     is_open = bound is not None and not bound.inclusive and bound.value == start.values[0]
     read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, Bound(start.values[0], not is_open))
-    ties = Ties(plan, read.header)
-    rows = [row for row in read.rows if ties.is_at(row, start.values[0])]
-    waiting = {key for _, key, _ in ties.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
-    fresh = [one for one in ties.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
+    layout = plan.layout(read.header)
+    rows = layout.rows_at(read.rows, start.values[0])
+    waiting = {key for _, key, _ in layout.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
+    fresh = [one for one in layout.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
     if not fresh:
         return None
     kept = fresh[:limit]
@@ -135,7 +135,7 @@ def _read(connection: Connection, plan: Plan, start: Position, count: int, bound
     if plan.definition.partition is not None and not plan.partitions_in_sql:
         return _read_share(connection, plan, start, count, bound)
     header, rows = _rows(connection, plan, start, count, bound)
-    last = Position(plan.positions(header)(rows[-1])) if rows else None
+    last = Position(plan.layout(header).position(rows[-1])) if rows else None
     return _Reading(header, rows, last, is_end=len(rows) < count)
 
 
@@ -147,7 +147,7 @@ def _read_share(connection: Connection, plan: Plan, start: Position, count: int,
     while len(taken) < count and searched < _SEARCHED_ROWS:
         header, rows = _rows(connection, plan, last or start, chunk, bound)
         taken += _share(plan, header, rows)
-        last = Position(plan.positions(header)(rows[-1])) if rows else last
+        last = Position(plan.layout(header).position(rows[-1])) if rows else last
         if len(rows) < chunk:
             return _Reading(header, taken, last, is_end=True)
         searched += chunk
@@ -157,7 +157,7 @@ def _read_share(connection: Connection, plan: Plan, start: Position, count: int,
 
 def _share(plan: Plan, header: Header, rows: Sequence[Any]) -> list[Any]:
     order = plan.definition.order_columns
-    position_of = plan.positions(header)
+    position_of = plan.layout(header).position
     places = [order.index(name) for name in plan.definition.pk_columns]
     takes = plan.definition.partition.takes  # type: ignore[union-attr]  # only called with one
     return [row for row in rows if takes([position_of(row)[place] for place in places])]
@@ -168,9 +168,9 @@ def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
     count = 0
     fresh: list[tuple[int, bytes, Mark]] = []
     if start.boundary:
-        ties = Ties(plan, read.header)
-        count = ties.at_start(read.rows, start.values[0])
-        fresh = ties.fresh(read.rows[:count], start.boundary)
+        layout = plan.layout(read.header)
+        count = layout.count_at_start(read.rows, start.values[0])
+        fresh = layout.fresh(read.rows[:count], start.boundary)
     rows = [*(read.rows[place] for place, _, _ in fresh), *read.rows[count:]] if count else read.rows
     if len(rows) <= limit:
         stands = start.boundary is not None and (read.last is None or are_tied(read.last.values[0], start.values[0]))
@@ -181,7 +181,7 @@ def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
         return Page(read.header, rows, end, not read.is_end, _labels(fresh))
     # The end is the last row before the first one that stays behind, so that delivered ones in between count.
     stop = fresh[limit][0] if limit < len(fresh) else count + limit - len(fresh)
-    last = Position(plan.positions(read.header)(read.rows[stop - 1]))
+    last = Position(plan.layout(read.header).position(read.rows[stop - 1]))
     end = _end(plan, start, read.header, read.rows[:stop], last, more=True)
     return Page(read.header, rows[:limit], end, more=True, revisions=_labels(fresh[:limit]))
 
@@ -200,7 +200,7 @@ def _end(
     if is_another or (stays and start.boundary is None and not start.inclusive):
         return last  # Which rows were delivered at this value is not known.
     earlier = (start.boundary if stays else None) or _NOTHING
-    marks = Ties(plan, header).at_end(passed, cursor, earlier)
+    marks = plan.layout(header).marks_at_end(passed, cursor, earlier)
     return replace(last, boundary=None if marks is None else earlier.joined(marks, complete=not more))
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.sources.keyset import keyset, values
+from azure_functions_db.sources.keyset.boundary import Layout
 from azure_functions_db.sources.keyset.rows import row_builder
 from azure_functions_db.sources.keyset.shape import bound_text
 from azure_functions_db.sources.keyset.wire import wording
@@ -46,6 +47,7 @@ class Plan:
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
         self._statements: dict[Hashable, Select[Any]] = {}
         self._wordings: dict[tuple[Select[Any], int], Wording | None] = {}
+        self._layouts: dict[Header, Layout] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
     @property
@@ -222,17 +224,18 @@ class Plan:
         """The columns that are needed and that a star does not bring."""
         return [name for name in self.definition.needed_columns if name in self.shape.hidden]
 
-    def positions(self, header: Header) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that takes the position out of a raw row."""
-        extra = {name: len(self._own(header)) + i for i, name in enumerate(self.exact)}
-        places = [extra.get(name, header.names.index(name)) for name in self.definition.order_columns]
-        return lambda row: tuple(values.storable(row[place]) for place in places)
+    def layout(self, header: Header) -> Layout:
+        """Return where the rows of such a result have their position."""
+        layout = self._layouts.get(header)
+        if layout is None:
+            layout = self._layouts[header] = self._layout(header)
+        return layout
 
-    def contents(self, header: Header) -> Callable[[Any], list[Any]]:
-        """Return a function that takes everything but the position out of a raw row."""
-        order = self.definition.order_columns
-        places = [place for place, name in enumerate(self._own(header)) if name not in order]
-        return lambda row: [row[place] for place in places]
+    def _layout(self, header: Header) -> Layout:
+        own, order = self._own(header), self.definition.order_columns
+        extra = {name: len(own) + i for i, name in enumerate(self.exact)}
+        position = [extra.get(name, header.names.index(name)) for name in order]
+        return Layout(position, [place for place, name in enumerate(own) if name not in order])
 
     def _raw(self, names: Sequence[str]) -> Select[Any]:
         """Select columns of the position, to be had as the driver gives them."""

@@ -67,7 +67,7 @@ class Salvage:
             if layout is None or not isinstance(found[-1], SalvagedRow):
                 layout = header
             rows += found
-            start = Position(self.plan.positions(header)(found[-1]))
+            start = Position(self.plan.layout(header).position(found[-1]))
             size *= 2
         return layout or Header((), ()), rows
 

@@ -155,6 +155,10 @@ def lenient(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return converted
 
 
+STORABLE = frozenset({type(None), str, int, float, bytes, dt.datetime, dt.date, dt.time, Decimal, UUID})
+"""The types of values that a checkpoint holds as they are: asking for them saves a call for each value."""
+
+
 def storable(value: Any) -> CursorPart:
     """Return a driver's value as a checkpoint holds it."""
     match value:
