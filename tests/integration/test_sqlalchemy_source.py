@@ -568,7 +568,7 @@ def _explained(connection: Connection, plan: Plan, explain: str) -> Any:
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    return {**plan.parameters(NEAR_THE_END.values), "azfdb_limit": 11}
+    return {**plan.parameters(NEAR_THE_END), "azfdb_limit": 11}
 
 
 def test_columns_of_one_name_are_refused(postgres_database: str, provider: EngineProvider) -> None:

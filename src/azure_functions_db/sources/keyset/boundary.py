@@ -7,13 +7,14 @@ again, and what was delivered there is recognised by digests of its key and of i
 
 from __future__ import annotations
 
-import base64
 import binascii
 import datetime as dt
 import struct
 import unicodedata
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +32,7 @@ MOST_ROWS = 1_000
 
 _ENTRY = struct.Struct(">8s8sH")
 _DOUBLE = struct.Struct(">d")
+_hash = partial(blake2b, digest_size=8)
 
 
 class Mark(NamedTuple):
@@ -75,15 +77,15 @@ class Boundary:
     def written(self, cursor: Any) -> dict[str, str]:
         """Return the JSON form, which says to which cursor value it belongs."""
         packed = b"".join(_ENTRY.pack(key, *mark) for key, mark in self.marks.items())
-        return {"at": _base64(digest([cursor])), "rows": _base64(packed)}
+        return {"at": _digest_text(cursor), "rows": b64encode(packed).decode()}
 
 
 def boundary_in(written: Any, cursor: Any) -> Boundary | None:
     """Return the boundary that a checkpoint holds for its cursor value, None if it holds none."""
     match written:
-        case {"at": str() as at, "rows": str() as rows} if at == _base64(digest([cursor])):
+        case {"at": str() as at, "rows": str() as rows} if at == _digest_text(cursor):
             try:
-                entries = _ENTRY.iter_unpack(base64.b64decode(rows, validate=True))
+                entries = _ENTRY.iter_unpack(b64decode(rows, validate=True))
                 return Boundary({key: Mark(content, revision) for key, content, revision in entries})
             except (binascii.Error, struct.error):
                 return None
@@ -96,6 +98,7 @@ class Layout:
 
     def __init__(self, position: Sequence[int], content: Sequence[int]) -> None:
         self._position = position
+        self._cursor, *self._key = position
         self._content = content
 
     def position(self, row: Any) -> tuple[Any, ...]:
@@ -133,18 +136,27 @@ class Layout:
 
     def begins_alike(self, rows: Sequence[Any], cursor: Any) -> bool:
         """Tell whether the first row's cursor can be compared with a value."""
-        return not rows or are_alike(self.position(rows[0])[0], cursor)
+        return not rows or rows[0][self._cursor] == cursor or are_alike(storable(rows[0][self._cursor]), cursor)
 
     def _is_at(self, cursor: Any) -> Callable[[Any], bool]:
         """Return what tells whether a row is at the cursor value."""
-        place = self._position[0]
+        place = self._cursor
         if isinstance(cursor, str):
             return lambda row: bool(row[place] == cursor) or are_tied(storable(row[place]), cursor)
         return lambda row: bool(row[place] == cursor)
 
     def _digests(self, rows: Sequence[Any]) -> list[tuple[bytes, bytes]]:
         """Return the digests of each row's key and of its content."""
-        return [(digest(self.position(row)[1:]), digest([row[place] for place in self._content])) for row in rows]
+        keys = [[row[place] for place in self._key] for row in rows]
+        if any(type(part) not in STORABLE for key in keys for part in key):
+            keys = [[storable(part) for part in key] for key in keys]
+        contents = [[row[place] for place in self._content] for row in rows]
+        digests = [_hash(_joined(values)).digest() for values in (*keys, *contents)]
+        return list(zip(digests, digests[len(rows) :], strict=False))
+
+
+NO_LAYOUT = Layout((0,), ())
+"""That of a result without rows."""
 
 
 def are_tied(one: Any, other: Any) -> bool:
@@ -164,7 +176,7 @@ def are_alike(one: Any, other: Any) -> bool:
 
 def digest(values: Sequence[Any]) -> bytes:
     """Return eight bytes that stand for a row of driver's values."""
-    return blake2b(_joined(values), digest_size=8).digest()
+    return _hash(_joined(values)).digest()
 
 
 def _joined(values: Sequence[Any]) -> bytes:
@@ -229,5 +241,5 @@ def _folded(text: str) -> str:
     return "".join(letter for letter in plain if not unicodedata.combining(letter)).rstrip()
 
 
-def _base64(packed: bytes) -> str:
-    return base64.b64encode(packed).decode()
+def _digest_text(cursor: Any) -> str:
+    return b64encode(_hash(_joined([cursor])).digest()).decode()

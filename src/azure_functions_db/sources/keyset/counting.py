@@ -28,7 +28,7 @@ def counted(connection: Connection, plan: Plan, start: Position, most: int | Non
 
     page = plan.page(start)
     count = select(func.count()).select_from(page.subquery("azfdb_counted"))
-    parameters = {**plan.parameters(start.values), LIMIT: _EVERYTHING if most is None else most}
+    parameters = {**plan.parameters(start), LIMIT: _EVERYTHING if most is None else most}
     rows = int(connection.execute(count, parameters).scalar_one())
     partition = plan.definition.partition
     return rows if partition is None or plan.partitions_in_sql else rows // partition.count

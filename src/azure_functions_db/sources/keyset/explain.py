@@ -56,7 +56,7 @@ def plan_words(plan: Plan, connection: Connection) -> str | None:
         connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
     last = connection.execute(plan.last()).first()
     position = Position(() if last is None else tuple(last))
-    parameters = {**plan.parameters(position.values), LIMIT: 100}
+    parameters = {**plan.parameters(position), LIMIT: 100}
     rows = explained(connection, plan.page(position), _PREFIX[dialect], parameters)
     return "; ".join(_said(dialect, row) for row in rows if _said(dialect, row))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.generations import Generation, Generations, Transaction
-from azure_functions_db.sources.keyset.position import BEGINNING
+from azure_functions_db.sources.keyset.position import BEGINNING, Bound
 from azure_functions_db.sources.keyset.recollection import Recollection, recollected, written
 
 if TYPE_CHECKING:
@@ -310,10 +310,8 @@ class DrainingWatch(Watch):
         """Return the newest cursor value after a position, and what else is to be seen at that moment."""
         bounded, start = self._settle is not None, start.at_value
         newest = plan.newest(start, bounded=bounded)
-        parameters = plan.parameters(start.values)
-        if self._settle is not None:
-            parameters |= plan.bounded(settled_until(connection, plan, self._settle))
-        parameters |= self._parameters()
+        bound = None if self._settle is None else Bound(settled_until(connection, plan, self._settle))
+        parameters = plan.parameters(start, bound) | self._parameters()
         sight = plan.kept(("sight", newest), lambda: self._with_ties(self._due(newest, plan), plan))
         found = connection.execute(sight, parameters).one()
         self._ties = getattr(found, "azfdb_ties", None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
-    from azure_functions_db.sources.keyset.position import Position
+    from azure_functions_db.sources.keyset.position import Bound, Position
     from azure_functions_db.sources.keyset.salvage import SalvagedRow
     from azure_functions_db.sources.keyset.shape import Header, Shape
     from azure_functions_db.sources.keyset.wire import Wording
@@ -50,7 +50,7 @@ class Plan:
         self._layouts: dict[Header, Layout] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
-    @property
+    @cached_property
     def cursor(self) -> ColumnElement[Any]:
         """The cursor column."""
         return self.order[0]
@@ -84,17 +84,21 @@ class Plan:
             self._statements[key] = make()
         return self._statements[key]
 
-    def page(self, start: Position, *, bounded: bool = False, at_bound: bool = True) -> Select[Any]:
+    def page(self, start: Position, bound: Bound | None = None) -> Select[Any]:
         """Return the statement for a page after such a position, up to a bound or just below it."""
+        key = ("page", start.form, bound and bound.inclusive)
+        if key not in self._statements:
+            self._statements[key] = self._page(start, bound)
+        return self._statements[key]
+
+    def _page(self, start: Position, bound: Bound | None) -> Select[Any]:
         from sqlalchemy import Integer, bindparam
 
-        def page() -> Select[Any]:
-            page = self._filtered(self._everything(), start)
-            page = page.where(*self._below(bounded=bounded, at_bound=at_bound))
-            limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
-            return page.order_by(*self.order).limit(limit)
-
-        return self.kept(("page", start.form, bounded, at_bound), page)
+        page = self._filtered(self._everything(), start)
+        if bound is not None:
+            page = page.where(self._below(at_bound=bound.inclusive))
+        limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
+        return page.order_by(*self.order).limit(limit)
 
     @cached_property
     def own_columns(self) -> tuple[str, ...]:
@@ -107,10 +111,9 @@ class Plan:
         self,
         start: Position,
         names: Sequence[str],
+        bound: Bound | None,
         *,
         texts: Collection[str] = (),
-        bounded: bool = False,
-        at_bound: bool = True,
     ) -> Select[Any]:
         """Return the statement for columns of the row after such a position, some as the database writes them."""
         from sqlalchemy import select
@@ -121,8 +124,15 @@ class Plan:
             values.as_text(column, self.dialect).label(name) if name in texts else column
             for name, column in zip(names, columns, strict=True)
         ]
-        row = self._filtered(select(*told, *extras), start).where(*self._below(bounded=bounded, at_bound=at_bound))
+        row = self._filtered(select(*told, *extras), start)
+        if bound is not None:
+            row = row.where(self._below(at_bound=bound.inclusive))
         return row.order_by(*self.order).limit(1)
+
+    @cached_property
+    def collates(self) -> bool:
+        """Whether only the database knows which texts are the same."""
+        return self.dialect.name != "sqlite"
 
     def worded(self, page: Select[Any], limit: int) -> Wording | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
@@ -137,7 +147,7 @@ class Plan:
         """
 
         def newest() -> Select[Any]:
-            after = [*self._after(start), *self._below(bounded=bounded)]
+            after = [*self._after(start), *([self._below()] if bounded else [])]
             newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
             return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
@@ -157,7 +167,7 @@ class Plan:
 
     def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
-        found = [self.cursor.is_not(None), *self._below(bounded=bounded)]
+        found = [self.cursor.is_not(None), *([self._below()] if bounded else [])]
         newest = self._raw(self.definition.order_columns).where(*found)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
@@ -189,14 +199,14 @@ class Plan:
         count = select(func.count()).select_from(self.shape.relation).where(self.cursor.is_(None))
         return count.where(*self._own_filter())
 
-    def parameters(self, position: Sequence[Any]) -> dict[str, Any]:
-        """Return the values that a statement for this position binds."""
-        end = {} if self.end is None else {END: self.end}
-        return {f"azfdb_p{i}": value for i, value in enumerate(position)} | end
-
-    def bounded(self, bound: Any) -> dict[str, Any]:
-        """Return the value that a bounded statement binds besides its position."""
-        return {BOUND: bound}
+    def parameters(self, start: Position, bound: Bound | None = None) -> dict[str, Any]:
+        """Return the values that a statement for such a position binds."""
+        parameters = {f"azfdb_p{i}": value for i, value in enumerate(start.values)}
+        if self.end is not None:
+            parameters[END] = self.end
+        if bound is not None:
+            parameters[BOUND] = bound.value
+        return parameters
 
     def records(self, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
         """Return the records of a page."""
@@ -217,9 +227,9 @@ class Plan:
         """Tell whether a result has the columns that this plan was made for, of the types it had before."""
         if self._builders and header not in self._builders:
             return False
-        return self.own_columns == self._own(header)
+        return self.own_columns == header.names[: len(header.names) - len(self.exact)]
 
-    @property
+    @cached_property
     def _unstarred(self) -> list[str]:
         """The columns that are needed and that a star does not bring."""
         return [name for name in self.definition.needed_columns if name in self.shape.hidden]
@@ -247,11 +257,9 @@ class Plan:
         raw: Any = select(*(type_coerce(column, Raw()) for column in columns))
         return raw  # type: ignore[no-any-return]  # the checker cannot count the columns
 
-    def _below(self, *, bounded: bool, at_bound: bool = True) -> list[ColumnElement[bool]]:
-        if not bounded:
-            return []
+    def _below(self, *, at_bound: bool = True) -> ColumnElement[bool]:
         bound = self._bound(BOUND, self.definition.cursor_column)
-        return [self.cursor <= bound if at_bound else self.cursor < bound]
+        return self.cursor <= bound if at_bound else self.cursor < bound
 
     def _own(self, header: Header) -> tuple[str, ...]:
         return header.names[: len(header.names) - len(self.exact)]
@@ -277,7 +285,7 @@ class Plan:
     def _everything(self) -> Select[Any]:
         from sqlalchemy import select, text
 
-        extras = self._extras()
+        extras = self._extras() if self.exact else []
         if self.definition.columns is None:
             # A star also brings the column that a migration added a minute ago.
             named = [self.shape.column(name) for name in self._unstarred]

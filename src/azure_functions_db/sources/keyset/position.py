@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
@@ -46,6 +46,13 @@ class Position:
 
 
 BEGINNING = Position()
+
+
+class Bound(NamedTuple):
+    """The cursor value where a page ends; ``inclusive`` says whether rows of that value still belong to it."""
+
+    value: Any
+    inclusive: bool = True
 
 
 def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
@@ -97,7 +104,9 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
     if plan.dialect.name == "sqlite" and any(isinstance(part, dt.datetime) for part in parts):
         sample = connection.execute(plan.newest(BEGINNING)).scalar()
     return tuple(
-        naive_utc(part, connection)
+        part
+        if type(part) in values.SAME_IN_DRIVERS
+        else naive_utc(part, connection)
         if name in plan.utc_columns
         else values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
         for name, part in zip(names, parts, strict=False)

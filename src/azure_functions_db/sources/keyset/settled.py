@@ -13,15 +13,14 @@ from azure_functions_db.sources.keyset.horizon import (
     warn_of_late_commits,
     warn_of_running,
 )
-from azure_functions_db.sources.keyset.page import Bound, Page, empty_page, read_page
-from azure_functions_db.sources.keyset.position import BEGINNING, Position
+from azure_functions_db.sources.keyset.page import Page, empty_page, read_page
+from azure_functions_db.sources.keyset.position import BEGINNING, Bound, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.core.types import Horizon
     from azure_functions_db.sources.keyset.horizon import Watch
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -94,19 +93,6 @@ class Pages:
         self._backlog = page.more
         return page
 
-    def horizon(self) -> Horizon | None:
-        """Tell who holds the horizon, if somebody does."""
-        return self.watch.horizon() if self.watch else None
-
-    def recall(self, part: Any) -> None:
-        """Go on from what the watch of another process has remembered."""
-        if self.watch:
-            self.watch.recall(part)
-
-    def recollection(self, part: Any, *, moved: bool) -> Any:
-        """Return what the next process should remember, None for nothing; ``part`` is what was remembered so far."""
-        return self.watch.recollection(part, moved=moved) if self.watch else None
-
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
         if start.boundary is not None and read_page(connection, plan, start, 1) == empty_page(start):
@@ -144,7 +130,7 @@ def _settles(name: str, watch: Watch, connection: Connection, plan: Plan, patien
 
 
 def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
-    parameters = {} if bound is None else plan.bounded(bound)
+    parameters = plan.parameters(BEGINNING, None if bound is None else Bound(bound))
     last = connection.execute(plan.last(bounded=bound is not None), parameters).first()
     return BEGINNING if last is None else Position(tuple(map(values.storable, last)))
 

@@ -117,7 +117,9 @@ def header_of(dialect: Dialect, description: Sequence[Any]) -> Header:
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SourceConfigurationError(f"The query has several columns named {', '.join(map(repr, twice))}")
-    return Header(names, tuple(_type_code(column[1]) for column in description))
+    codes = tuple(column[1] for column in description)
+    # A text of DuckDB's types serves as well, and keeps none of its objects alive.
+    return Header(names, tuple(map(str, codes)) if dialect.name == "duckdb" else codes)
 
 
 def _unique_columns(table: Table) -> list[list[str]]:
@@ -196,11 +198,6 @@ def _flags(cursor: Any, count: int) -> Sequence[int]:
     told = getattr(cursor, "description_flags", None)  # mysqlclient
     fields = getattr(getattr(cursor, "_result", None), "fields", None)  # PyMySQL
     return told or [field.flags for field in fields or ()] or [0] * count
-
-
-def _type_code(code: Any) -> Any:
-    # A text of DuckDB's types serves as well, and keeps none of its objects alive.
-    return str(code) if type(code).__module__ == "_duckdb._sqltypes" else code
 
 
 def _driver_types(dialect: str) -> dict[Any, Any]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
-    from azure_functions_db.sources.keyset.horizon import Grade
+    from azure_functions_db.sources.keyset.horizon import Grade, Watch
     from azure_functions_db.sources.keyset.shape import Header, Shape
     from azure_functions_db.sql.engine import EngineProvider
 
@@ -163,12 +163,12 @@ class SqlAlchemySource:
         """The columns that tell rows apart."""
         return self._definition.pk_columns
 
-    @property
+    @cached_property
     def created_column(self) -> str | None:
         """The column that equals the cursor as long as a row has not been updated."""
         return self._definition.created_column
 
-    @property
+    @cached_property
     def deleted_column(self) -> str | None:
         """The column that marks a row as deleted."""
         return self._definition.deleted_column
@@ -226,32 +226,26 @@ class SqlAlchemySource:
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
-        _, page = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
-        for reason in self._undecodable(page).values():
-            raise reason
-        return self._records(page)
+        with reading(self.name):
+            fetched = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+            for reason in self._undecodable(fetched.page).values():
+                raise reason
+            return self._records(fetched)
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
-
-        def position(plan: Plan, connection: Connection) -> Position:
-            self._current_pages(plan).recall(checkpoint.get(HORIZON))
-            return self._position(plan, checkpoint, connection)
-
-        start, page = self._fetched(position, limit)
-        records = self._records(page)
-        following = self._next_checkpoint(checkpoint, start, page.end)
-        horizon = self._current_pages(self._used_plan).horizon()
-        nulls = self._census.taken(self.null_cursor_rows)
-        return FetchResult(
-            records,
-            following,
-            page.more,
-            horizon,
-            nulls,
-            revisions=page.revisions,
-            undecodable=self._undecodable(page),
-        )
+        with reading(self.name):
+            fetched = self._fetched(lambda plan, connection: self._resumed(plan, checkpoint, connection), limit)
+            page, watch = fetched.page, fetched.watch
+            return FetchResult(
+                self._records(fetched),
+                self._next_checkpoint(checkpoint, fetched),
+                page.more,
+                watch.horizon() if watch else None,
+                self._census.taken(self.null_cursor_rows),
+                revisions=page.revisions,
+                undecodable=self._undecodable(page) if page.is_salvaged else {},
+            )
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -281,7 +275,7 @@ class SqlAlchemySource:
         with reading(self.name):
             with self._engine().connect() as connection:
                 found = list(checked_up(self._current_plan(), connection))
-            grade, watch = self.late_commit_grade(), self._current_pages(self._used_plan).watch
+            grade, watch = self.late_commit_grade(), self._current_pages(self._current_plan()).watch
             return [*found, late_commits(grade, watch.reason if watch else None)]
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
@@ -298,7 +292,6 @@ class SqlAlchemySource:
         with reading(self.name):
             plan = self._current_plan()
             with self._connected(plan) as connection:
-                self._set_end(plan, connection)
                 return counted(connection, plan, self._position(plan, checkpoint, connection), most)
 
     def backlog(self, checkpoint: Checkpoint) -> Backlog:
@@ -308,39 +301,38 @@ class SqlAlchemySource:
         with reading(self.name):
             plan = self._current_plan()
             with self._connected(plan) as connection:
-                self._set_end(plan, connection)
                 return backlog_behind(connection, plan, self._position(plan, checkpoint, connection))
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
 
-    def _fetched(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
+    def _fetched(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
         if limit < 1:
             raise SourceConfigurationError(f"A page has at least one row, not {limit}")
-        with reading(self.name):
-            try:
-                return self._read(position, limit)
-            except _schema_errors() as failure:
-                if not may_be_migration(failure):
-                    raise
-            # Even where nothing has changed: the driver has let go of a statement prepared for what was before.
-            self._shape_changed()
-            return self._read(position, limit)
+        try:
+            return self._read(start_of, limit)
+        except _schema_errors() as failure:
+            if not may_be_migration(failure):
+                raise
+        # Even where nothing has changed: the driver has let go of a statement prepared for what was before.
+        self._shape_changed()
+        return self._read(start_of, limit)
 
-    def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
+    def _read(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
         plan = self._current_plan()
+        pages = self._current_pages(plan)
         with self._connected(plan) as connection:
-            self._set_end(plan, connection)
-            start = position(plan, connection)
-            page = self._current_pages(plan).read(connection, plan, start, limit)
+            start = start_of(plan, connection)
+            page = pages.read(connection, plan, start, limit)
         if page.rows and not page.is_salvaged and not plan.fits(page.header) and self._shape_changed():
-            return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
-        self._tell_of_crowd(plan, start, page.end)
-        return start, page
+            return self._read(start_of, limit)  # What was read is where it is, but its end may be told wrongly.
+        if plan.reads_again and page.end.boundary is None:
+            self._tell_of_crowd(start, page.end)
+        return _Fetched(plan, pages.watch, start, page)
 
-    def _tell_of_crowd(self, plan: Plan, start: Position, end: Position) -> None:
+    def _tell_of_crowd(self, start: Position, end: Position) -> None:
         """Warn once when a cursor value has too many rows to be read again."""
-        if self._crowd_told or not plan.reads_again or end.boundary is not None or end == start:
+        if self._crowd_told or end == start:
             return
         if start.boundary is not None or start.values[:1] != end.values[:1]:
             self._crowd_told = True
@@ -352,41 +344,41 @@ class SqlAlchemySource:
                 self.cursor_column,
             )
 
-    def _set_end(self, plan: Plan, connection: Connection) -> None:
-        if plan.end is None and self._definition.end_at is not None:
-            plan.end = position_after(plan, self._definition.end_at, connection).values[0]
-
-    def _records(self, page: Page) -> list[RawRecord]:
+    def _records(self, fetched: _Fetched) -> list[RawRecord]:
+        plan, page = fetched.plan, fetched.page
         if not page.rows:
             return []
-        with reading(self.name):
-            if not page.is_salvaged:
-                return self._used_plan.records(page.header, page.rows)
-            return [record for row in page.rows for record in self._salvaged(page.header, row)]
-
-    def _salvaged(self, header: Header, row: Any) -> list[RawRecord]:
-        plan = self._used_plan
-        return [plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row])
+        if not page.is_salvaged:
+            return plan.records(page.header, page.rows)
+        return [record for row in page.rows for record in _salvaged(plan, page.header, row)]
 
     def _undecodable(self, page: Page) -> dict[int, Exception]:
-        if not page.is_salvaged or self._definition.undecodable == "text":
+        if self._definition.undecodable == "text":
             return {}
         return {place: row.failure(self.name) for place, row in enumerate(page.rows) if isinstance(row, SalvagedRow)}
 
-    def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
+    def _next_checkpoint(self, checkpoint: Checkpoint, fetched: _Fetched) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""
+        plan, watch, start, page = fetched
         written = checkpoint.get("cursor")
-        moved = start != end or (written is None and self._definition.start_at == "now")
+        moved = start != page.end or (written is None and self._definition.start_at == "now")
         following = {name: checkpoint[name] for name in ("cursor", BOUNDARY) if checkpoint.get(name) is not None}
         if moved:
-            following = checkpoint_after(self._used_plan, end)
-        part = self._current_pages(self._used_plan).recollection(checkpoint.get(HORIZON), moved=moved)
+            following = checkpoint_after(plan, page.end)
+        part = watch.recollection(checkpoint.get(HORIZON), moved=moved) if watch else None
         return following if part is None else {**following, HORIZON: part}
 
     def _current_pages(self, plan: Plan) -> Pages:
         if self._pages is None:
             self._pages = Pages(watch_for(self.name, plan, self._patience), self._patience)
         return self._pages
+
+    def _resumed(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
+        """Return where the next page begins, with what the watch of another process has remembered."""
+        watch = self._current_pages(plan).watch
+        if watch is not None:
+            watch.recall(checkpoint.get(HORIZON))
+        return self._position(plan, checkpoint, connection)
 
     def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
         known = position_in(plan, checkpoint, connection)
@@ -416,12 +408,9 @@ class SqlAlchemySource:
         with self._engine().connect() as connection:
             leave_transactions(connection)
             with in_utc(connection) if plan.utc_columns else nullcontext():
+                if plan.end is None and self._definition.end_at is not None:
+                    plan.end = position_after(plan, self._definition.end_at, connection).values[0]
                 yield connection
-
-    @property
-    def _used_plan(self) -> Plan:
-        """The plan that the page at hand was read by."""
-        return self._plan or self._current_plan()
 
     def _current_plan(self) -> Plan:
         engine = self._engine()
@@ -452,6 +441,19 @@ class SqlAlchemySource:
         self._census = Census(self._patience.clock)
         self._plan = self._started = self._pages = None
         self._crowd_told = False
+
+
+class _Fetched(NamedTuple):
+    """A page with the plan that it was read by and the position it was read from."""
+
+    plan: Plan
+    watch: Watch | None
+    start: Position
+    page: Page
+
+
+def _salvaged(plan: Plan, header: Header, row: Any) -> list[RawRecord]:
+    return [plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row])
 
 
 def _schema_errors() -> type[DBAPIError]:

@@ -197,6 +197,10 @@ def coerced(value: Any, kind: TypeEngine[Any]) -> Any:
     return value
 
 
+SAME_IN_DRIVERS = frozenset({type(None), str, int, float, bytes})
+"""The types of values that every driver keeps as they are: asking for them saves a call for each value."""
+
+
 def driver_value(value: Any, kind: TypeEngine[Any], dialect: Dialect, sample: Any = None) -> Any:
     """Return a Python value in the form in which the driver keeps it in such a column.
 
