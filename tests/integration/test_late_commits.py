@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
-from azure_functions_db.sources.keyset.recollection import Recollection, written
+from azure_functions_db.sources.keyset.bounds import Recollection, written
 from tests.integration.traffic import create_table
 
 Session = Callable[[], Connection]

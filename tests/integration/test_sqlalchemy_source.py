@@ -24,7 +24,7 @@ from azure_functions_db import (
     SourceConfigurationError,
     SqlAlchemySource,
 )
-from azure_functions_db.sources.keyset.partition import Partition
+from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.keyset.position import Position
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.conftest import temporary_database

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azure_functions_db.sources.keyset.generations import Generations, Transaction
+from azure_functions_db.sources.keyset.bounds import Generations, Transaction
 
 
 def running(*names: str, writes: bool = True) -> dict[object, Transaction]:

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.generations import Generation, Generations, Transaction
+from azure_functions_db.sources.keyset.bounds import (
+    Generation,
+    Generations,
+    Recollection,
+    Transaction,
+    recollected,
+    written,
+)
 from azure_functions_db.sources.keyset.position import BEGINNING, Bound
-from azure_functions_db.sources.keyset.recollection import Recollection, recollected, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.sources.keyset.boundary import MOST_ROWS, NO_LAYOUT, Boundary, are_alike, are_tied
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import Bound, Position
-from azure_functions_db.sources.keyset.salvage import Salvage, SalvagedRow, is_undecodable
-from azure_functions_db.sources.keyset.shape import Header, header_of
-from azure_functions_db.sources.keyset.wire import SAME_IN_BINARY, rows_of
+from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of
+from azure_functions_db.sources.keyset.undecodable import Salvage, SalvagedRow, is_undecodable
 from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.sources.keyset.boundary import Layout, Mark
     from azure_functions_db.sources.keyset.plan import Plan
-    from azure_functions_db.sources.keyset.wire import Wording
+    from azure_functions_db.sources.keyset.rows import Wording
 
 # A share that only Python can pick is looked for among this many rows before a fetch returns what it has,
 # in chunks that grow up to this size.

@@ -1,16 +1,20 @@
-"""The statements of one source on one shape of its table, made once and used for every page."""
+"""The statements of one source on one shape of its table, made once and used for every page.
+
+The condition "after this position" has the form that each database turns into an index range. PostgreSQL, SQLite
+and DuckDB compare rows, ``(c, p) > (:c, :p)``, and start in the index there. MySQL and MariaDB see no range in that,
+SQL Server and Oracle do not know it; they get it spelled out, led by ``c >= :c`` so that the range has a lower end.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.sources.keyset import keyset, values
+from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import Layout
-from azure_functions_db.sources.keyset.rows import row_builder
+from azure_functions_db.sources.keyset.rows import row_builder, wording
 from azure_functions_db.sources.keyset.shape import bound_text
-from azure_functions_db.sources.keyset.wire import wording
-from azure_functions_db.sources.keyset.zone import aware_utc
+from azure_functions_db.sources.keyset.values import aware_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
@@ -20,9 +24,10 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.position import Bound, Position
-    from azure_functions_db.sources.keyset.salvage import SalvagedRow
-    from azure_functions_db.sources.keyset.shape import Header, Shape
-    from azure_functions_db.sources.keyset.wire import Wording
+    from azure_functions_db.sources.keyset.rows import Header, Wording
+    from azure_functions_db.sources.keyset.shape import Shape
+    from azure_functions_db.sources.keyset.undecodable import SalvagedRow
+
 
 Recurrence = Literal["ignored", "unique", "ripens", "read again"]
 
@@ -251,7 +256,7 @@ class Plan:
         """Select columns of the position, to be had as the driver gives them."""
         from sqlalchemy import select, type_coerce
 
-        from azure_functions_db.sources.keyset.rawtype import Raw
+        from azure_functions_db.sources.keyset.expressions import Raw
 
         columns = [self.exact.get(name, self.shape.column(name)) for name in names]
         raw: Any = select(*(type_coerce(column, Raw()) for column in columns))
@@ -309,7 +314,7 @@ class Plan:
         parameters = [self._bound(f"azfdb_p{i}", name) for i, name in enumerate(names)]
         if start.inclusive:
             return [self.cursor >= parameters[0]]
-        return [keyset.after(self.order[: len(names)], parameters, self.dialect.name, self._null_keys(start))]
+        return [after(self.order[: len(names)], parameters, self.dialect.name, self._null_keys(start))]
 
     def _null_keys(self, start: Position) -> list[ColumnElement[Any]]:
         """Return the key columns whose NULLs could be passed over."""
@@ -335,3 +340,57 @@ class Plan:
 
     def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
         return values.bound(parameter, self.shape.types[name], self.dialect)
+
+
+_COMPARE_ROWS = {"postgresql", "sqlite", "duckdb"}
+_NULLS_LAST = {"postgresql", "duckdb", "oracle"}
+
+
+def after(
+    columns: Sequence[ColumnElement[Any]],
+    values: Sequence[ColumnElement[Any]],
+    dialect: str,
+    nullable: Collection[ColumnElement[Any]] = (),
+) -> ColumnElement[bool]:
+    """Return the condition that a row comes after the position in the order of the columns.
+
+    Those that are ``nullable`` are spelled out as well: a comparison of rows that meets a NULL is not true.
+    """
+    from sqlalchemy import and_, tuple_
+
+    if len(columns) == 1:
+        return columns[0] > values[0]
+    if dialect in _COMPARE_ROWS and not nullable:
+        return tuple_(*columns) > tuple_(*values)
+    may_be_null = [any(column is other for other in nullable) for column in columns]
+    pairs = list(zip(columns, values, may_be_null, strict=True))
+    return and_(columns[0] >= values[0], _spelled(pairs, nulls_last=dialect in _NULLS_LAST))
+
+
+_Pair = tuple["ColumnElement[Any]", "ColumnElement[Any]", bool]
+
+
+def _spelled(pairs: Sequence[_Pair], *, nulls_last: bool) -> ColumnElement[bool]:
+    from sqlalchemy import and_, or_
+
+    first, *others = pairs
+    higher = _higher(*first, nulls_last=nulls_last)
+    if not others:
+        return higher
+    return or_(higher, and_(_same(*first), _spelled(others, nulls_last=nulls_last)))
+
+
+def _higher(
+    column: ColumnElement[Any], value: ColumnElement[Any], may_be_null: bool, *, nulls_last: bool
+) -> ColumnElement[bool]:
+    from sqlalchemy import and_, or_
+
+    higher = column > value
+    if not may_be_null:
+        return higher
+    lower, upper = (value, column) if nulls_last else (column, value)
+    return or_(higher, and_(upper.is_(None), lower.is_not(None)))
+
+
+def _same(column: ColumnElement[Any], value: ColumnElement[Any], may_be_null: bool) -> ColumnElement[bool]:
+    return column.is_not_distinct_from(value) if may_be_null else column == value

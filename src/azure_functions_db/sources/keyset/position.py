@@ -10,7 +10,7 @@ from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import BOUNDARY, boundary_in
-from azure_functions_db.sources.keyset.zone import aware_utc, naive_utc
+from azure_functions_db.sources.keyset.values import aware_utc, naive_utc
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

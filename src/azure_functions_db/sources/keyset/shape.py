@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.rows import header_of
 from azure_functions_db.sql.reflection import refreshed, table_of
 
 if TYPE_CHECKING:
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 # Of a column in MySQL's wire protocol.
 _ENUM_FLAG = 256
 _SET_FLAG = 2048
-
-
-class Header(NamedTuple):
-    """The column names of a result, and the driver's type code of each."""
-
-    names: tuple[str, ...]
-    codes: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -103,23 +97,10 @@ def bound_text(sql: str, definition: Definition) -> TextClause:
     """Return a user's SQL with those of the parameters that it uses."""
     from sqlalchemy import bindparam, text
 
-    from azure_functions_db.sources.keyset.sqltext import parameter_names
+    from azure_functions_db.sources.keyset.definition import parameter_names
 
     wanted = sorted(parameter_names(sql))
     return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in wanted))
-
-
-def header_of(dialect: Dialect, description: Sequence[Any]) -> Header:
-    """Return a result's header with the names as the dialect writes them; a name that comes twice is refused."""
-    names = tuple(column[0] for column in description)
-    if dialect.requires_name_normalize:
-        names = tuple(map(dialect.normalize_name, names))
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise SourceConfigurationError(f"The query has several columns named {', '.join(map(repr, twice))}")
-    codes = tuple(column[1] for column in description)
-    # A text of DuckDB's types serves as well, and keeps none of its objects alive.
-    return Header(names, tuple(map(str, codes)) if dialect.name == "duckdb" else codes)
 
 
 def _unique_columns(table: Table) -> list[list[str]]:
@@ -181,12 +162,12 @@ def _kind(known: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEng
 def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
-    from azure_functions_db.sources.keyset import rawtype
+    from azure_functions_db.sources.keyset.expressions import ENUM, SET
 
     if flags & _ENUM_FLAG:
-        return rawtype.ENUM()
+        return ENUM()
     if flags & _SET_FLAG:
-        return rawtype.SET()
+        return SET()
     kind = known.get(code, types.NullType)()
     if hasattr(kind, "fsp") and column[5] in range(1, 7):
         kind.fsp = column[5]

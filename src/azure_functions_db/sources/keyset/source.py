@@ -13,13 +13,11 @@ from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 from azure_functions_db.sources.keyset.boundary import BOUNDARY, MOST_ROWS
-from azure_functions_db.sources.keyset.census import Census
-from azure_functions_db.sources.keyset.definition import InFlight, Undecodable, defined
-from azure_functions_db.sources.keyset.failures import may_be_migration, reading
+from azure_functions_db.sources.keyset.bounds import HORIZON
+from azure_functions_db.sources.keyset.counting import Census
+from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
 from azure_functions_db.sources.keyset.horizon import logger
-from azure_functions_db.sources.keyset.indexes import warn_without_index
 from azure_functions_db.sources.keyset.page import Page, at_present, read_page
-from azure_functions_db.sources.keyset.partition import Partition
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,
@@ -28,11 +26,11 @@ from azure_functions_db.sources.keyset.position import (
     position_after,
     position_in,
 )
-from azure_functions_db.sources.keyset.recollection import HORIZON
-from azure_functions_db.sources.keyset.salvage import SalvagedRow
-from azure_functions_db.sources.keyset.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
+from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
+from azure_functions_db.sources.keyset.reader import Pages, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
-from azure_functions_db.sources.keyset.zone import in_utc
+from azure_functions_db.sources.keyset.undecodable import SalvagedRow
+from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sql.autocommit import leave_transactions
 from azure_functions_db.sql.engine import default_provider
 
@@ -45,7 +43,8 @@ if TYPE_CHECKING:
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
     from azure_functions_db.sources.keyset.horizon import Grade, Watch
-    from azure_functions_db.sources.keyset.shape import Header, Shape
+    from azure_functions_db.sources.keyset.rows import Header
+    from azure_functions_db.sources.keyset.shape import Shape
     from azure_functions_db.sql.engine import EngineProvider
 
 
@@ -270,7 +269,7 @@ class SqlAlchemySource:
 
     def checkup(self) -> list[Finding]:
         """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
-        from azure_functions_db.sources.keyset.checkup import checked_up, late_commits
+        from azure_functions_db.sources.keyset.checks import checked_up, late_commits
 
         with reading(self.name):
             with self._engine().connect() as connection:
@@ -280,7 +279,7 @@ class SqlAlchemySource:
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
-        from azure_functions_db.sources.keyset.revival import revived_row
+        from azure_functions_db.sources.keyset.values import revived_row
 
         with reading(self.name):
             return revived_row(row, self._current_plan().shape.types, strict=strict)
@@ -418,6 +417,8 @@ class SqlAlchemySource:
             first = self._plan is None
             self._plan = Plan(self._definition, self._shape(engine), engine.dialect)
             if first:
+                from azure_functions_db.sources.keyset.checks import warn_without_index
+
                 warn_without_index(self.name, engine, self._plan)
         return self._plan
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, SerializationError
 from azure_functions_db.sources.keyset.position import Position
-from azure_functions_db.sources.keyset.shape import Header
+from azure_functions_db.sources.keyset.rows import Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

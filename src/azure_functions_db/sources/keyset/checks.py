@@ -11,15 +11,16 @@ from azure_functions_db.core.clocks import clock_finding, database_now
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import MOST_ROWS
-from azure_functions_db.sources.keyset.explain import plan_words
-from azure_functions_db.sources.keyset.indexes import missing_index
+from azure_functions_db.sources.keyset.expressions import explained
+from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import at_present
+from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine, Inspector, Row
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.sources.keyset.horizon import Grade
@@ -168,3 +169,97 @@ def _compiles(kind: TypeEngine[Any], plan: Plan) -> bool:
     except CompileError:
         return False
     return True
+
+
+_PREFIX = {"postgresql": "EXPLAIN", "mysql": "EXPLAIN", "mariadb": "EXPLAIN", "sqlite": "EXPLAIN QUERY PLAN"}
+_ESTIMATES = re.compile(r"\s+\(cost=.*")
+_WITH_RANGES = {"postgresql", "sqlite", "mysql", "mariadb", "mssql", "oracle"}
+# Their secondary indexes end with the primary key without saying so.
+_WITH_KEY_APPENDED = {"sqlite", "mysql", "mariadb"}
+
+
+def warn_without_index(name: str, engine: Engine, plan: Plan) -> None:
+    """Say once, with the statement that helps, that each page has to search the table."""
+    statement = missing_index(engine, plan)
+    if statement is not None:
+        logger.warning("No index serves source %r: each page searches the table. It wants %s", name, statement)
+
+
+def plan_words(plan: Plan, connection: Connection) -> str | None:
+    """Return how the database would read the page after the last row; None where it cannot be asked."""
+    dialect = plan.dialect.name
+    if dialect not in _PREFIX:
+        return None
+    if dialect == "postgresql":
+        # On a small table reading all of it is cheapest, which says nothing about a large one.
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
+    last = connection.execute(plan.last()).first()
+    position = Position(() if last is None else tuple(last))
+    parameters = {**plan.parameters(position), LIMIT: 100}
+    rows = explained(connection, plan.page(position), _PREFIX[dialect], parameters)
+    return "; ".join(_said(dialect, row) for row in rows if _said(dialect, row))
+
+
+def _said(dialect: str, row: Row[Any]) -> str:
+    match dialect:
+        case "postgresql":
+            line = _ESTIMATES.sub("", str(row[0])).strip().removeprefix("->").strip()
+            return line if " Scan" in line or line == "Sort" else ""
+        case "sqlite":
+            return str(row.detail)
+        case _:
+            told = row._mapping  # noqa: SLF001 - the documented name
+            words = [f"{told['type']} on {told['key'] or 'no index'}", f"about {told['rows']} rows", told["Extra"]]
+            return ", ".join(word for word in words if word)
+
+
+def missing_index(engine: Engine, plan: Plan) -> str | None:
+    """Return the DDL of the index that the source's pages want, None if they are served."""
+    from sqlalchemy import inspect
+
+    table = plan.definition.table
+    if table is None or engine.dialect.name not in _WITH_RANGES:
+        return None
+    inspector = inspect(engine)
+    if _is_served(inspector, plan) or table in inspector.get_view_names(plan.definition.schema):
+        return None
+    return _ddl(engine, plan)
+
+
+def _is_served(inspector: Inspector, plan: Plan) -> bool:
+    definition = plan.definition
+    wanted = list(definition.order_columns)
+    key = inspector.get_pk_constraint(definition.table or "", definition.schema)["constrained_columns"]
+    if key and _covers(key, wanted, unique=True):
+        return True
+    appended = key if plan.dialect.name in _WITH_KEY_APPENDED else []
+    indexes = inspector.get_indexes(definition.table or "", definition.schema)
+    return any(_serves(index, wanted, appended, filtered=definition.where is not None) for index in indexes)
+
+
+def _serves(index: Any, wanted: Sequence[str], appended: Sequence[str], *, filtered: bool) -> bool:
+    options = index.get("dialect_options", {})
+    if not filtered and any(name.endswith("_where") and value is not None for name, value in options.items()):
+        return False  # a partial index
+    columns = list(index["column_names"])
+    unique = bool(index.get("unique"))
+    return _covers(columns, wanted, unique=unique) or _covers([*columns, *appended], wanted, unique=unique)
+
+
+def _covers(columns: Sequence[str | None], wanted: Sequence[str], *, unique: bool) -> bool:
+    """Tell whether an index gives the wanted order; behind a unique prefix there is nothing left to order."""
+    if unique and len(columns) <= len(wanted):
+        return list(columns) == list(wanted[: len(columns)])
+    return list(columns[: len(wanted)]) == list(wanted)
+
+
+def _ddl(engine: Engine, plan: Plan) -> str:
+    from sqlalchemy import Column, Index, MetaData, Table
+    from sqlalchemy.schema import CreateIndex
+
+    definition = plan.definition
+    columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
+    Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
+    index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
+    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
