@@ -58,10 +58,10 @@ class Boundary:
 
     def marked(self, key: bytes, content: bytes) -> Mark:
         """Return the mark that a row has or would get."""
-        known = self.marks.get(key)
-        if known is None:
+        earlier = self.marks.get(key)
+        if earlier is None:
             return Mark(content)
-        return known if known.content == content else Mark(content, (known.revision + 1) % (1 << 16))
+        return earlier if earlier.content == content else Mark(content, (earlier.revision + 1) % (1 << 16))
 
     def joined(self, marks: Mapping[bytes, Mark], *, complete: bool) -> Boundary | None:
         """Return the boundary with further rows, None if they are too many.

@@ -60,13 +60,13 @@ def late_commits(grade: Grade, reason: str | None = None) -> Finding:
 
 def _index(plan: Plan, connection: Connection) -> Finding:
     words = plan_words(plan, connection)
-    told = f"; the plan says: {words}" if words else ""
+    shown = f"; the plan says: {words}" if words else ""
     if plan.definition.table is None:
-        return Finding("index", "note", f"a query: see its plan{told}")
+        return Finding("index", "note", f"a query: see its plan{shown}")
     missing = missing_index(connection.engine, plan)
     if missing is not None:
-        return Finding("index", "warning", f"no index serves the poll{told}", missing)
-    return Finding("index", "ok", f"the poll is served{told}")
+        return Finding("index", "warning", f"no index serves the poll{shown}", missing)
+    return Finding("index", "ok", f"the poll is served{shown}")
 
 
 def _null_cursors(plan: Plan, connection: Connection) -> Finding:
@@ -81,7 +81,7 @@ def _null_cursors(plan: Plan, connection: Connection) -> Finding:
 
 def _recurring_values(plan: Plan, connection: Connection) -> Finding:
     """Say why a cursor value that was passed does not come again, or what is done about it."""
-    told: dict[Recurrence, str] = {
+    texts: dict[Recurrence, str] = {
         "unique": "unique: a value belongs to one row",
         "ripens": f"ripens ({10 ** -_fraction(_kind(plan), plan.dialect.name):g} s): passed when the clock has",
         "read again": "read again: the newest value is looked at once more, rows are told apart by key and content",
@@ -94,7 +94,7 @@ def _recurring_values(plan: Plan, connection: Connection) -> Finding:
     if plan.recurrence == "read again" and _is_crowded(plan, connection):
         crowd = f"more than {MOST_ROWS:,} rows have the newest value: it is not read again"
         return Finding("cursor values", "warning", crowd, "give each change a value of its own")
-    return Finding("cursor values", "ok", told[plan.recurrence])
+    return Finding("cursor values", "ok", texts[plan.recurrence])
 
 
 def _is_crowded(plan: Plan, connection: Connection) -> bool:
@@ -123,8 +123,8 @@ def _cursor_type(plan: Plan) -> Finding:
     shown = (
         f"{name} {kind.compile(dialect=plan.dialect)}" if _compiles(kind, plan) else f"{name} {values.type_name(kind)}"
     )
-    grade, told = _judged(kind, plan.dialect.name)
-    return Finding("cursor", grade, f"{shown}: {told}" if told else shown)
+    grade, remark = _judged(kind, plan.dialect.name)
+    return Finding("cursor", grade, f"{shown}: {remark}" if remark else shown)
 
 
 def _judged(kind: TypeEngine[Any], dialect: str) -> tuple[Literal["ok", "note", "warning"], str]:
@@ -209,8 +209,12 @@ def _said(dialect: str, row: Row[Any]) -> str:
         case "sqlite":
             return str(row.detail)
         case _:
-            told = row._mapping  # noqa: SLF001 - the documented name
-            words = [f"{told['type']} on {told['key'] or 'no index'}", f"about {told['rows']} rows", told["Extra"]]
+            columns = row._mapping  # noqa: SLF001 - the documented name
+            words = [
+                f"{columns['type']} on {columns['key'] or 'no index'}",
+                f"about {columns['rows']} rows",
+                columns["Extra"],
+            ]
             return ", ".join(word for word in words if word)
 
 
@@ -229,29 +233,29 @@ def missing_index(engine: Engine, plan: Plan) -> str | None:
 
 def _is_served(inspector: Inspector, plan: Plan) -> bool:
     definition = plan.definition
-    wanted = list(definition.order_columns)
+    order = list(definition.order_columns)
     key = inspector.get_pk_constraint(definition.table or "", definition.schema)["constrained_columns"]
-    if key and _covers(key, wanted, unique=True):
+    if key and _covers(key, order, unique=True):
         return True
     appended = key if plan.dialect.name in _WITH_KEY_APPENDED else []
     indexes = inspector.get_indexes(definition.table or "", definition.schema)
-    return any(_serves(index, wanted, appended, filtered=definition.where is not None) for index in indexes)
+    return any(_serves(index, order, appended, filtered=definition.where is not None) for index in indexes)
 
 
-def _serves(index: Any, wanted: Sequence[str], appended: Sequence[str], *, filtered: bool) -> bool:
+def _serves(index: Any, order: Sequence[str], appended: Sequence[str], *, filtered: bool) -> bool:
     options = index.get("dialect_options", {})
     if not filtered and any(name.endswith("_where") and value is not None for name, value in options.items()):
         return False  # a partial index
     columns = list(index["column_names"])
     unique = bool(index.get("unique"))
-    return _covers(columns, wanted, unique=unique) or _covers([*columns, *appended], wanted, unique=unique)
+    return _covers(columns, order, unique=unique) or _covers([*columns, *appended], order, unique=unique)
 
 
-def _covers(columns: Sequence[str | None], wanted: Sequence[str], *, unique: bool) -> bool:
+def _covers(columns: Sequence[str | None], order: Sequence[str], *, unique: bool) -> bool:
     """Tell whether an index gives the wanted order; behind a unique prefix there is nothing left to order."""
-    if unique and len(columns) <= len(wanted):
-        return list(columns) == list(wanted[: len(columns)])
-    return list(columns[: len(wanted)]) == list(wanted)
+    if unique and len(columns) <= len(order):
+        return list(columns) == list(order[: len(columns)])
+    return list(columns[: len(order)]) == list(order)
 
 
 def _ddl(engine: Engine, plan: Plan) -> str:

@@ -50,14 +50,14 @@ def backlog_behind(connection: Connection, plan: Plan, start: Position) -> Backl
 _EVERY_SECONDS = 3600.0
 
 
-class Census:
+class NullCursorCount:
     """Counts when the first page is read, and every hour after that."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._due_at: float | None = None
 
-    def taken(self, count: Callable[[], int]) -> int | None:
+    def due(self, count: Callable[[], int]) -> int | None:
         """Return the number if it is time to count, None in between."""
         now = self._clock()
         if self._due_at is not None and now < self._due_at:

@@ -73,7 +73,7 @@ class Definition:
 
     def fingerprint(self, config: DbConfig) -> str:
         """Return what tells this definition from any other; passwords and driver options do not count."""
-        told = {
+        parts = {
             "place": _place(config.resolved().connection_url),
             "schema": self.schema,
             "table": self.table,
@@ -85,7 +85,7 @@ class Definition:
             "partition": str(self.partition) if self.partition else None,
             "strategy": self.strategy,
         }
-        return f"sha256:{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()}"
+        return f"sha256:{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
 
 
 def defined(
@@ -164,8 +164,8 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _parameters(where: str | None, query: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = parameter_names(where or "") | parameter_names(query or "")
-    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - wanted)
+    used = parameter_names(where or "") | parameter_names(query or "")
+    missing, unknown = sorted(used - set(given)), sorted(set(given) - used)
     _require(not missing, f"parameters= lacks {', '.join(missing)}")
     _require(not unknown, f"parameters= has {', '.join(unknown)}, which neither where= nor query= uses")
     return dict(given)
@@ -264,8 +264,8 @@ class Partition:
 
     def takes(self, key: Sequence[Any]) -> bool:
         """Tell whether a key of any type belongs to this share."""
-        told = json.dumps([serialize_part(_zoneless(part)) for part in key], separators=(",", ":"))
-        digest = hashlib.blake2b(told.encode(), digest_size=8).digest()
+        written = json.dumps([serialize_part(_zoneless(part)) for part in key], separators=(",", ":"))
+        digest = hashlib.blake2b(written.encode(), digest_size=8).digest()
         return int.from_bytes(digest) % self.count == self.index
 
 

@@ -196,11 +196,15 @@ class Listings:
 def _recognised(running: Sequence[Transaction], earlier: Sequence[Transaction]) -> Iterator[Transaction]:
     """Give whoever was in the last list the key that he had there."""
     keys = {transaction.key for transaction in running}
-    known = {then.key for then in earlier}
+    earlier_keys = {then.key for then in earlier}
     missing = [then for then in earlier if then.key not in keys]
     for transaction in running:
         then = next(
-            (then for then in missing if transaction.key not in known and _mark(then.key).may_be(transaction.mark)),
+            (
+                then
+                for then in missing
+                if transaction.key not in earlier_keys and _mark(then.key).may_be(transaction.mark)
+            ),
             None,
         )
         if then is None:
@@ -218,14 +222,14 @@ def _listed(connection: Connection, clock: Callable[[], float]) -> tuple[str, li
     if sessions.trouble:
         return sessions.trouble
     try:
-        found = _transactions(connection, sessions, clock)
+        transactions = _transactions(connection, sessions, clock)
     except _database_error() as error:
         if code_of(error) != _ACCESS_DENIED:
             raise
         return _NO_PRIVILEGE
-    if not any(is_own and mark.thread == sessions.own for mark, is_own in found):
+    if not any(is_own and mark.thread == sessions.own for mark, is_own in transactions):
         return None
-    marks: list[_Mark] = [mark for mark, _ in found if mark.thread != sessions.own]
+    marks: list[_Mark] = [mark for mark, _ in transactions if mark.thread != sessions.own]
     statements = [_Statement(thread) for thread in sessions.executing]
     return sessions.server, [_holder(mark, sessions) for mark in marks + statements]
 
@@ -307,8 +311,8 @@ def _shown(status: str, now: int, slack: int, nonce: str) -> Iterator[tuple[_Inn
         if shown := _HEAD.match(head):
             thread = _THREAD.search(body)  # the first one: after it comes the statement, which can look like anything
             began = now - int(shown[2]) if shown[2] else None
-            found = _InnodbTransaction(int(thread[1]) if thread else 0, _number(shown[1] or 0), began, slack)
-            yield found, nonce in body
+            transaction = _InnodbTransaction(int(thread[1]) if thread else 0, _number(shown[1] or 0), began, slack)
+            yield transaction, nonce in body
 
 
 def _number(shown: Any) -> int | None:
@@ -341,16 +345,16 @@ class MysqlWatch(DrainingWatch):
         return doubt(connection, plan)
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        sight = self._sight(connection, plan, start)
+        observed = self._observed(connection, plan, start)
         listings = _listings.setdefault(connection.engine, Listings())
-        if sight.newest is not None and self._server is None:
+        if observed.newest is not None and self._server is None:
             self._know_server(connection)
-        if sight.newest is not None and self._see(sight.newest, sight.clock):
+        if observed.newest is not None and self._see(observed.newest, observed.clock):
             self._since = listings.begun  # what has been seen now needs a list that begins after it
-        has_news = sight.newest is not None and (self.is_blind or not self.is_settled)
+        has_news = observed.newest is not None and (self.is_blind or not self.is_settled)
         if has_news or not self._has_listed:
             self._list_running(listings, connection)
-        return sight.newest is not None
+        return observed.newest is not None
 
     def _know_server(self, connection: Connection) -> None:
         """Ask which server this is, so that what another process has remembered of it can be gone on from."""

@@ -68,21 +68,21 @@ class PostgresWatch(DrainingWatch):
     _tables: tuple[int, ...] = ()
 
     def _doubted(self, connection: Connection, plan: Plan) -> str | None:
-        found = lineage(connection, plan)
-        self._tables = found.tables
-        return found.doubt
+        behind = lineage(connection, plan)
+        self._tables = behind.tables
+        return behind.doubt
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        sight = self._sight(connection, plan, start)
-        if sight.replays:
+        observed = self._observed(connection, plan, start)
+        if observed.replays:
             self._give_up("a standby does not know the transactions that run on its primary")
         else:
             self._see_again()
-        if sight.newest is None or self.is_blind:
-            return sight.newest is not None
-        self._know(sight.server, float(sight.seconds))
-        self._see(sight.newest, sight.clock if _is_aware(sight.newest) else sight.naive_clock)
-        self._note(sight.running)
+        if observed.newest is None or self.is_blind:
+            return observed.newest is not None
+        self._know(observed.server, float(observed.seconds))
+        self._see(observed.newest, observed.clock if _is_aware(observed.newest) else observed.naive_clock)
+        self._note(observed.running)
         return True
 
     def _due(self, newest: Select[Any], plan: Plan) -> Select[Any]:
@@ -113,8 +113,8 @@ class PostgresWatch(DrainingWatch):
     def _parameters(self) -> dict[str, Any]:
         return {"azfdb_tables": f"{{{','.join(map(str, self._tables))}}}"}
 
-    def _recalled_as(self, told: str) -> Transaction:
-        return replace(super()._recalled_as(told), mark=told.startswith(_PREPARED))
+    def _transaction_of(self, text: str) -> Transaction:
+        return replace(super()._transaction_of(text), mark=text.startswith(_PREPARED))
 
     def _note(self, rows: list[list[Any]]) -> None:
         running = {row[0]: _transaction(*row) for row in rows}
@@ -192,8 +192,8 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
     """Ask the planner and the catalog what is behind a source."""
     from sqlalchemy import text
 
-    [[told]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
-    top = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
+    [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
+    top = (json.loads(output) if isinstance(output, str) else output)[0]["Plan"]
     nodes, origins = list(_nodes(top)), _origins(top)
     scanned = [
         {"schema": node["Schema"], "name": node["Relation Name"], "cursor": origins.get(node["Alias"])}
@@ -203,20 +203,20 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
     own = plan.shape.table
     named = None if own is None else connection.dialect.identifier_preparer.format_table(own)
     parameters = {"scanned": json.dumps(scanned), "own": named, "cursor": plan.definition.cursor_column}
-    found = connection.execute(text(_CATALOG), parameters).one()
-    return Lineage(tuple(found.tables), _doubt(nodes, origins, found, is_table=own is not None))
+    catalog = connection.execute(text(_CATALOG), parameters).one()
+    return Lineage(tuple(catalog.tables), _doubt(nodes, origins, catalog, is_table=own is not None))
 
 
-def _doubt(nodes: list[_Node], origins: dict[str, str], found: Any, *, is_table: bool) -> str | None:
-    for name, kind in found.kinds:
+def _doubt(nodes: list[_Node], origins: dict[str, str], catalog: Any, *, is_table: bool) -> str | None:
+    for name, kind in catalog.kinds:
         if kind in _OTHER_KINDS:
             return f"it reads {_OTHER_KINDS[kind]} {name}, whose rows appear without a transaction of this server"
     if any(node["Node Type"] in {"Function Scan", "Table Function Scan", "Custom Scan"} for node in nodes):
         return "it reads from a function, which hides the tables behind it"
-    if not origins and not (is_table and not found.kinds):  # a parent without any child has nothing to scan
+    if not origins and not (is_table and not catalog.kinds):  # a parent without any child has nothing to scan
         return "its cursor is computed and not a column of a table"
-    if found.cached is not None and found.cached > 1:
-        return f"its sequence hands out {found.cached} numbers at a time to each session"
+    if catalog.cached is not None and catalog.cached > 1:
+        return f"its sequence hands out {catalog.cached} numbers at a time to each session"
     return None
 
 
@@ -232,8 +232,8 @@ def _origins(node: _Node) -> dict[str, str]:
         child for child in node.get("Plans", ()) if child.get("Parent Relationship") not in {"InitPlan", "SubPlan"}
     ]
     if node["Node Type"] in {"Append", "Merge Append"}:
-        found = [_origins(member) for member in members]
-        return {alias: column for one in found for alias, column in one.items()} if all(found) else {}
+        origins = [_origins(member) for member in members]
+        return {alias: column for one in origins for alias, column in one.items()} if all(origins) else {}
     if node["Node Type"] in _PASSES_ON and len(members) == 1:
         return _origins(members[0])
     named = _COLUMN.fullmatch(next(iter(node.get("Output", ())), ""))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.sources.keyset.boundary import Layout, Mark
     from azure_functions_db.sources.keyset.plan import Plan
-    from azure_functions_db.sources.keyset.rows import Wording
+    from azure_functions_db.sources.keyset.rows import CompiledStatement
 
 # A share that only Python can pick is looked for among this many rows before a fetch returns what it has,
 # in chunks that grow up to this size.
@@ -226,23 +226,23 @@ def _plain_rows(
 ) -> tuple[Header, Sequence[Any]]:
     statement = plan.page(start, bound)
     parameters = plan.parameters(start, bound)
-    worded = plan.worded(statement, count) if has_left_transactions(connection) else None
-    if worded is None:
+    compiled = plan.compiled(statement, count) if has_left_transactions(connection) else None
+    if compiled is None:
         return _through_sqlalchemy(connection, statement, {**parameters, LIMIT: count})
     if connection.dialect.driver == "psycopg":
-        return _in_binary(connection, plan, worded, parameters)
-    return rows_of(connection, worded, parameters)
+        return _in_binary(connection, plan, compiled, parameters)
+    return rows_of(connection, compiled, parameters)
 
 
 def _in_binary(
-    connection: Connection, plan: Plan, worded: Wording, parameters: dict[str, Any]
+    connection: Connection, plan: Plan, compiled: CompiledStatement, parameters: dict[str, Any]
 ) -> tuple[Header, Sequence[Any]]:
     """Read in the driver's faster form, as long as the columns are the same in it."""
     if plan.reads_binary:
-        header, rows = rows_of(connection, worded, parameters, binary=True)
+        header, rows = rows_of(connection, compiled, parameters, binary=True)
         if SAME_IN_BINARY.issuperset(header.codes):
             return header, rows
-    header, rows = rows_of(connection, worded, parameters)
+    header, rows = rows_of(connection, compiled, parameters)
     plan.reads_binary = SAME_IN_BINARY.issuperset(header.codes)
     return header, rows
 

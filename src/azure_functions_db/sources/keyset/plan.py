@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import Layout
-from azure_functions_db.sources.keyset.rows import row_builder, wording
+from azure_functions_db.sources.keyset.rows import compiled_statement, row_builder
 from azure_functions_db.sources.keyset.shape import bound_text
 from azure_functions_db.sources.keyset.values import aware_utc
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.position import Bound, Position
-    from azure_functions_db.sources.keyset.rows import Header, Wording
+    from azure_functions_db.sources.keyset.rows import CompiledStatement, Header
     from azure_functions_db.sources.keyset.shape import Shape
     from azure_functions_db.sources.keyset.undecodable import SalvagedRow
 
@@ -51,7 +51,7 @@ class Plan:
         self.end: Any = None
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
         self._statements: dict[Hashable, Select[Any]] = {}
-        self._wordings: dict[tuple[Select[Any], int], Wording | None] = {}
+        self._compiled: dict[tuple[Select[Any], int], CompiledStatement | None] = {}
         self._layouts: dict[Header, Layout] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
@@ -70,18 +70,18 @@ class Plan:
         """The TIMESTAMP columns of MySQL and MariaDB, where the cursor or key has one: they are read in UTC."""
         if self.dialect.name not in {"mysql", "mariadb"}:
             return frozenset()
-        found = frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
-        return frozenset() if found.isdisjoint(self.definition.order_columns) else found
+        stamps = frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
+        return frozenset() if stamps.isdisjoint(self.definition.order_columns) else stamps
 
     @cached_property
     def exact(self) -> dict[str, ColumnElement[Any]]:
         """What is read besides the record because the plain value is rounded."""
         types = self.shape.types
-        found = {
+        exact = {
             name: values.exact(self.shape.column(name), types[name], self.dialect)
             for name in self.definition.order_columns
         }
-        return {name: expression for name, expression in found.items() if expression is not None}
+        return {name: expression for name, expression in exact.items() if expression is not None}
 
     def kept(self, key: Hashable, make: Callable[[], Select[Any]]) -> Select[Any]:
         """Return the statement of this key, made when it is first asked for."""
@@ -125,11 +125,11 @@ class Plan:
 
         columns = [self.shape.column(name) for name in names]
         extras = self._extras() if len(names) > 1 else []
-        told = [
+        shown = [
             values.as_text(column, self.dialect).label(name) if name in texts else column
             for name, column in zip(names, columns, strict=True)
         ]
-        row = self._filtered(select(*told, *extras), start)
+        row = self._filtered(select(*shown, *extras), start)
         if bound is not None:
             row = row.where(self._below(at_bound=bound.inclusive))
         return row.order_by(*self.order).limit(1)
@@ -139,11 +139,11 @@ class Plan:
         """Whether only the database knows which texts are the same."""
         return self.dialect.name != "sqlite"
 
-    def worded(self, page: Select[Any], limit: int) -> Wording | None:
+    def compiled(self, page: Select[Any], limit: int) -> CompiledStatement | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
-        if (page, limit) not in self._wordings:
-            self._wordings[page, limit] = wording(page, self.dialect, {LIMIT: limit})
-        return self._wordings[page, limit]
+        if (page, limit) not in self._compiled:
+            self._compiled[page, limit] = compiled_statement(page, self.dialect, {LIMIT: limit})
+        return self._compiled[page, limit]
 
     def newest(self, start: Position, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest cursor after such a position, filters left aside.
@@ -172,8 +172,8 @@ class Plan:
 
     def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
-        found = [self.cursor.is_not(None), *([self._below()] if bounded else [])]
-        newest = self._raw(self.definition.order_columns).where(*found)
+        filters = [self.cursor.is_not(None), *([self._below()] if bounded else [])]
+        newest = self._raw(self.definition.order_columns).where(*filters)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
     @cached_property

@@ -59,10 +59,10 @@ def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
     """Return the checkpoint of a position; the beginning has one too, for an empty table."""
     definition = plan.definition
     parts = position.values or (None,) * len(definition.order_columns)
-    told = dict(zip(definition.order_columns, parts, strict=True))
-    told |= {name: aware_utc(told[name]) for name in plan.utc_columns if name in told}
-    key = {name: told[name] for name in definition.pk_columns}
-    written: Checkpoint = {"cursor": serialize_position(told[definition.cursor_column], key)}
+    by_name = dict(zip(definition.order_columns, parts, strict=True))
+    by_name |= {name: aware_utc(by_name[name]) for name in plan.utc_columns if name in by_name}
+    key = {name: by_name[name] for name in definition.pk_columns}
+    written: Checkpoint = {"cursor": serialize_position(by_name[definition.cursor_column], key)}
     if plan.reads_again:
         written[BOUNDARY] = None if position.boundary is None else position.boundary.written(parts[0])
     return written
@@ -76,12 +76,12 @@ def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> P
     cursor, *key = deserialize_position(written, plan.definition.pk_columns)
     if cursor is None:
         return BEGINNING
-    told = {**dict(zip(plan.definition.pk_columns, key, strict=True)), plan.definition.cursor_column: cursor}
+    by_name = {**dict(zip(plan.definition.pk_columns, key, strict=True)), plan.definition.cursor_column: cursor}
     if isinstance(written, list):
-        told = {name: values.coerced(value, plan.shape.types[name]) for name, value in told.items()}
-    found = _as_driver_values(plan, [told[name] for name in plan.definition.order_columns], connection)
-    boundary = boundary_in(checkpoint.get(BOUNDARY), found[0]) if plan.reads_again else None
-    return Position(found, boundary=boundary)
+        by_name = {name: values.coerced(value, plan.shape.types[name]) for name, value in by_name.items()}
+    driver_values = _as_driver_values(plan, [by_name[name] for name in plan.definition.order_columns], connection)
+    boundary = boundary_in(checkpoint.get(BOUNDARY), driver_values[0]) if plan.reads_again else None
+    return Position(driver_values, boundary=boundary)
 
 
 def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, inclusive: bool = False) -> Position:
@@ -89,12 +89,12 @@ def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, i
     if cursor is None:
         return BEGINNING
     parts = list(cursor) if isinstance(cursor, tuple | list) else [cursor]
-    known = [plan.definition.cursor_column, *plan.definition.pk_columns]
-    if len(parts) == len(known):
-        told = dict(zip(known, parts, strict=True))
-        parts = [told[name] for name in plan.definition.order_columns]
+    names = [plan.definition.cursor_column, *plan.definition.pk_columns]
+    if len(parts) == len(names):
+        by_name = dict(zip(names, parts, strict=True))
+        parts = [by_name[name] for name in plan.definition.order_columns]
     elif len(parts) != 1:
-        raise SourceConfigurationError(f"A position is a cursor, or (cursor, key...) of {len(known)} values")
+        raise SourceConfigurationError(f"A position is a cursor, or (cursor, key...) of {len(names)} values")
     return Position(_as_driver_values(plan, parts, connection), inclusive=inclusive and len(parts) == 1)
 
 

@@ -72,7 +72,7 @@ def writers_take_turns(plan: Plan) -> bool:
     return plan.dialect.name == "sqlite" and values.is_whole(plan.shape.types[plan.definition.cursor_column])
 
 
-class Pages:
+class PageReader:
     """Reads page after page of one source; ``watch`` is None where there is nothing to watch."""
 
     def __init__(self, watch: Watch | None, patience: Patience) -> None:

@@ -53,22 +53,22 @@ def row_builder(
     A dict display over unpacked values takes less than half the time of ``dict(zip(names, row))``.
     """
     values = [f"v{i}" for i in range(len(names) + unused)]
-    known: dict[str, Converter] = {}
+    functions: dict[str, Converter] = {}
     items = [
-        f"{name!r}: {_converted(value, convert, f'c{i}', known)}"
+        f"{name!r}: {_converted(value, convert, f'c{i}', functions)}"
         for i, (name, value, convert) in enumerate(zip(names, values, converters, strict=False))
     ]
     code = f"lambda rows: [{{{', '.join(items)}}} for {', '.join(values)}, in rows]"
     # Column names enter the code as string literals only.
-    return eval(code, known)  # type: ignore[no-any-return]  # noqa: S307
+    return eval(code, functions)  # type: ignore[no-any-return]  # noqa: S307
 
 
-def _converted(value: str, convert: Converter | None, name: str, known: dict[str, Converter]) -> str:
-    """Return the code that converts a value; what it calls is made known by a name."""
+def _converted(value: str, convert: Converter | None, name: str, functions: dict[str, Converter]) -> str:
+    """Return the code that converts a value; what it calls is given a name."""
     if convert is None:
         return value
     builtin = _behind().get(convert)
-    known[name] = builtin or convert
+    functions[name] = builtin or convert
     return f"{name}({value})" if builtin is None else f"None if {value} is None else {name}({value})"
 
 
@@ -91,7 +91,7 @@ SAME_IN_BINARY = frozenset({16, 17, 20, 21, 23, 25, 1043, 701, 1082, 1114, 1184,
 
 
 @dataclass(frozen=True)
-class Wording:
+class CompiledStatement:
     """A statement as its driver takes it."""
 
     text: str
@@ -100,28 +100,28 @@ class Wording:
     """The parameters in their order, where the driver takes no names."""
 
 
-def wording(statement: Select[Any], dialect: Dialect, limit: Mapping[str, int]) -> Wording | None:
-    """Return the statement's wording with its limit written out; None where values need to be converted."""
+def compiled_statement(statement: Select[Any], dialect: Dialect, limit: Mapping[str, int]) -> CompiledStatement | None:
+    """Return a statement as its driver takes it, its limit written out; None where values need to be converted."""
     compiled: Any = statement.compile(dialect=dialect)
     types = [parameter.type.dialect_impl(dialect) for parameter in compiled.binds.values()]
     if any(kind.bind_processor(dialect) for kind in types):
         return None
     constants = {name: parameter.value for name, parameter in compiled.binds.items() if not parameter.required}
-    worded = compiled.construct_expanded_state({**dict.fromkeys(compiled.binds), **constants, **limit})
-    return Wording(worded.statement, constants, worded.positiontup)
+    expanded = compiled.construct_expanded_state({**dict.fromkeys(compiled.binds), **constants, **limit})
+    return CompiledStatement(expanded.statement, constants, expanded.positiontup)
 
 
 def rows_of(
-    connection: Connection, worded: Wording, parameters: Mapping[str, Any], *, binary: bool = False
+    connection: Connection, compiled: CompiledStatement, parameters: Mapping[str, Any], *, binary: bool = False
 ) -> tuple[Header, Sequence[Any]]:
     """Execute on the driver's own connection; return the header of the result and its rows."""
-    values: Any = {**worded.constants, **parameters}
-    if worded.positions is not None:
-        values = [values[name] for name in worded.positions]
+    values: Any = {**compiled.constants, **parameters}
+    if compiled.positions is not None:
+        values = [values[name] for name in compiled.positions]
     with driver_errors(connection):
         cursor: Any = connection.connection.cursor(**({"binary": True} if binary else {}))
         try:
-            cursor.execute(worded.text, values)
+            cursor.execute(compiled.text, values)
             description, rows = cursor.description, cursor.fetchall()
         finally:
             cursor.close()

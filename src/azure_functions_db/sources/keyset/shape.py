@@ -74,9 +74,9 @@ def table_shape(engine: Engine, name: str, schema: str | None) -> Shape:
     return _shape_of(engine, table_of(engine, name, schema))
 
 
-def renewed_table_shape(engine: Engine, known: Table) -> Shape:
+def renewed_table_shape(engine: Engine, table: Table) -> Shape:
     """Return the table's shape as it is now."""
-    return _shape_of(engine, refreshed(engine, known))
+    return _shape_of(engine, refreshed(engine, table))
 
 
 def query_shape(connection: Connection, definition: Definition) -> Shape:
@@ -99,8 +99,8 @@ def bound_text(sql: str, definition: Definition) -> TextClause:
 
     from azure_functions_db.sources.keyset.definition import parameter_names
 
-    wanted = sorted(parameter_names(sql))
-    return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in wanted))
+    names = sorted(parameter_names(sql))
+    return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in names))
 
 
 def _unique_columns(table: Table) -> list[list[str]]:
@@ -143,23 +143,23 @@ def _hidden(engine: Engine, table: Table) -> frozenset[str]:
 def _described(connection: Connection, cursor: Any) -> dict[str, TypeEngine[Any]]:
     header = header_of(connection.dialect, cursor.description)
     kind_of = _mysql_kind if connection.dialect.name in {"mysql", "mariadb"} else _kind
-    known, flags = _driver_types(connection.dialect.name), _flags(cursor, len(header.names))
+    driver_types, flags = _driver_types(connection.dialect.name), _flags(cursor, len(header.names))
     return {
-        name: kind_of(known, code, column, flag)
+        name: kind_of(driver_types, code, column, flag)
         for name, code, column, flag in zip(header.names, header.codes, cursor.description, flags, strict=True)
     }
 
 
-def _kind(known: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEngine[Any]:
+def _kind(driver_types: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
-    kind = known.get(code, types.NullType)()
+    kind = driver_types.get(code, types.NullType)()
     if isinstance(kind, types.DateTime) and hasattr(kind, "precision"):
         kind.precision = column[4]
     return kind  # type: ignore[no-any-return]  # by the table of types
 
 
-def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
+def _mysql_kind(driver_types: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
     from azure_functions_db.sources.keyset.expressions import ENUM, SET
@@ -168,7 +168,7 @@ def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> Ty
         return ENUM()
     if flags & _SET_FLAG:
         return SET()
-    kind = known.get(code, types.NullType)()
+    kind = driver_types.get(code, types.NullType)()
     if hasattr(kind, "fsp") and column[5] in range(1, 7):
         kind.fsp = column[5]
     return kind  # type: ignore[no-any-return]  # by the table of types
@@ -176,9 +176,9 @@ def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> Ty
 
 def _flags(cursor: Any, count: int) -> Sequence[int]:
     """Return the flags that MySQL's drivers keep for each column, beside what is told to everybody."""
-    told = getattr(cursor, "description_flags", None)  # mysqlclient
+    flags = getattr(cursor, "description_flags", None)  # mysqlclient
     fields = getattr(getattr(cursor, "_result", None), "fields", None)  # PyMySQL
-    return told or [field.flags for field in fields or ()] or [0] * count
+    return flags or [field.flags for field in fields or ()] or [0] * count
 
 
 def _driver_types(dialect: str) -> dict[Any, Any]:

@@ -14,7 +14,7 @@ from azure_functions_db.core.errors import ConfigurationError, SourceConfigurati
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 from azure_functions_db.sources.keyset.boundary import BOUNDARY, MOST_ROWS
 from azure_functions_db.sources.keyset.bounds import HORIZON
-from azure_functions_db.sources.keyset.counting import Census
+from azure_functions_db.sources.keyset.counting import NullCursorCount
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
 from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import Page, at_present, read_page
@@ -27,7 +27,7 @@ from azure_functions_db.sources.keyset.position import (
     position_in,
 )
 from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
-from azure_functions_db.sources.keyset.reader import Pages, Patience, newest_settled, watch_for, writers_take_turns
+from azure_functions_db.sources.keyset.reader import PageReader, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
 from azure_functions_db.sources.keyset.undecodable import SalvagedRow
 from azure_functions_db.sources.keyset.values import in_utc
@@ -146,10 +146,10 @@ class SqlAlchemySource:
         self.name = name or self._definition.label
         self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
-        self._census = Census(clock)
+        self._null_cursors = NullCursorCount(clock)
         self._plan: Plan | None = None
         self._started: Position | None = None
-        self._pages: Pages | None = None
+        self._reader: PageReader | None = None
         self._crowd_told = False
 
     @property
@@ -219,7 +219,7 @@ class SqlAlchemySource:
         with reading(self.name):
             self._forget()
             plan = self._current_plan()
-            self._current_pages(plan)
+            self._current_reader(plan)
             with self._connected(plan) as connection:
                 read_page(connection, plan, BEGINNING, 1)
 
@@ -241,7 +241,7 @@ class SqlAlchemySource:
                 self._next_checkpoint(checkpoint, fetched),
                 page.more,
                 watch.horizon() if watch else None,
-                self._census.taken(self.null_cursor_rows),
+                self._null_cursors.due(self.null_cursor_rows),
                 revisions=page.revisions,
                 undecodable=self._undecodable(page) if page.is_salvaged else {},
             )
@@ -259,7 +259,7 @@ class SqlAlchemySource:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
         with reading(self.name):
             plan = self._current_plan()
-            watch = self._current_pages(plan).watch
+            watch = self._current_reader(plan).watch
             if watch is None:
                 return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
             with self._connected(plan) as connection:
@@ -273,9 +273,9 @@ class SqlAlchemySource:
 
         with reading(self.name):
             with self._engine().connect() as connection:
-                found = list(checked_up(self._current_plan(), connection))
-            grade, watch = self.late_commit_grade(), self._current_pages(self._current_plan()).watch
-            return [*found, late_commits(grade, watch.reason if watch else None)]
+                findings = list(checked_up(self._current_plan(), connection))
+            grade, watch = self.late_commit_grade(), self._current_reader(self._current_plan()).watch
+            return [*findings, late_commits(grade, watch.reason if watch else None)]
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
@@ -319,7 +319,7 @@ class SqlAlchemySource:
 
     def _read(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
         plan = self._current_plan()
-        pages = self._current_pages(plan)
+        pages = self._current_reader(plan)
         with self._connected(plan) as connection:
             start = start_of(plan, connection)
             page = pages.read(connection, plan, start, limit)
@@ -364,25 +364,25 @@ class SqlAlchemySource:
         following = {name: checkpoint[name] for name in ("cursor", BOUNDARY) if checkpoint.get(name) is not None}
         if moved:
             following = checkpoint_after(plan, page.end)
-        part = watch.recollection(checkpoint.get(HORIZON), moved=moved) if watch else None
+        part = watch.saved(checkpoint.get(HORIZON), moved=moved) if watch else None
         return following if part is None else {**following, HORIZON: part}
 
-    def _current_pages(self, plan: Plan) -> Pages:
-        if self._pages is None:
-            self._pages = Pages(watch_for(self.name, plan, self._patience), self._patience)
-        return self._pages
+    def _current_reader(self, plan: Plan) -> PageReader:
+        if self._reader is None:
+            self._reader = PageReader(watch_for(self.name, plan, self._patience), self._patience)
+        return self._reader
 
     def _resumed(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
         """Return where the next page begins, with what the watch of another process has remembered."""
-        watch = self._current_pages(plan).watch
+        watch = self._current_reader(plan).watch
         if watch is not None:
-            watch.recall(checkpoint.get(HORIZON))
+            watch.resume(checkpoint.get(HORIZON))
         return self._position(plan, checkpoint, connection)
 
     def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
-        known = position_in(plan, checkpoint, connection)
-        if known is not None:
-            return known
+        position = position_in(plan, checkpoint, connection)
+        if position is not None:
+            return position
         if self._started is None:
             self._started = self._start(plan, connection)
         return self._started
@@ -392,7 +392,7 @@ class SqlAlchemySource:
             case "beginning":
                 return BEGINNING
             case "now":
-                watch = self._current_pages(plan).watch
+                watch = self._current_reader(plan).watch
                 newest = newest_settled(self.name, watch, connection, plan, self._patience)
                 return at_present(connection, plan, newest)
             case value:
@@ -430,17 +430,17 @@ class SqlAlchemySource:
 
     def _shape_changed(self) -> bool:
         """Look at the table again and tell whether it is another than before."""
-        known, engine = self._plan, self._engine()
-        if known is None:
+        earlier, engine = self._plan, self._engine()
+        if earlier is None:
             return False
-        table = known.shape.table
+        table = earlier.shape.table
         shape = self._shape(engine) if table is None else renewed_table_shape(engine, table)
         self._plan = Plan(self._definition, shape, engine.dialect)
-        return repr(shape.types) != repr(known.shape.types)
+        return repr(shape.types) != repr(earlier.shape.types)
 
     def _forget(self) -> None:
-        self._census = Census(self._patience.clock)
-        self._plan = self._started = self._pages = None
+        self._null_cursors = NullCursorCount(self._patience.clock)
+        self._plan = self._started = self._reader = None
         self._crowd_told = False
 
 
