@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import SourceConfigurationError
-from azure_functions_db.core.serializers import deserialize_position, serialize_position
+from azure_functions_db.core.serializers import deserialize_position, json_safe, serialize_position
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import BOUNDARY, boundary_in
 from azure_functions_db.sources.keyset.values import aware_utc, naive_utc
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import Checkpoint, CursorValue
     from azure_functions_db.sources.keyset.boundary import Boundary
+    from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.plan import Plan
 
 
@@ -46,6 +48,7 @@ class Position:
 
 
 BEGINNING = Position()
+_BEGINNING_TEXT = "beginning"
 
 
 class Bound(NamedTuple):
@@ -96,6 +99,33 @@ def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, i
     elif len(parts) != 1:
         raise SourceConfigurationError(f"A position is a cursor, or (cursor, key...) of {len(names)} values")
     return Position(_as_driver_values(plan, parts, connection), inclusive=inclusive and len(parts) == 1)
+
+
+def described(definition: Definition, checkpoint: Checkpoint) -> str:
+    """Return a checkpoint's position as people read it, and as `parsed` takes it."""
+    written = checkpoint.get("cursor")
+    cursor, *key = (None,) if written is None else deserialize_position(written, definition.pk_columns)
+    if cursor is None:
+        return _BEGINNING_TEXT
+    by_name = {definition.cursor_column: cursor, **dict(zip(definition.pk_columns, key, strict=True))}
+    return shlex.join(f"{name}={json_safe(value)}" for name, value in by_name.items())
+
+
+def parsed(plan: Plan, text: str) -> Checkpoint:
+    """Return the checkpoint of a position that somebody has typed, with values of its columns' types."""
+    if text.strip() == _BEGINNING_TEXT:
+        return {}
+    definition = plan.definition
+    try:
+        by_name = {name: value for name, _, value in (pair.partition("=") for pair in shlex.split(text))}
+    except ValueError:
+        by_name = {}  # a quote that never ends
+    if set(by_name) != {*definition.order_columns, *definition.pk_columns}:
+        form = " ".join(f"{name}=..." for name in definition.order_columns)
+        raise SourceConfigurationError(f"A position is written {form}, or {_BEGINNING_TEXT!r}, not {text!r}")
+    typed = values.revived_row(by_name, plan.shape.types, strict=True)
+    key = {name: typed[name] for name in definition.pk_columns}
+    return {"cursor": serialize_position(typed[definition.cursor_column], key)}
 
 
 def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> tuple[Any, ...]:

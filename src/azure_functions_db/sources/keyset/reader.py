@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.boundary import MOST_ROWS
 from azure_functions_db.sources.keyset.horizon import (
     RowversionWatch,
     SettledWatch,
+    logger,
     warn_of_late_commits,
     warn_of_running,
 )
@@ -75,13 +77,34 @@ def writers_take_turns(plan: Plan) -> bool:
 class PageReader:
     """Reads page after page of one source; ``watch`` is None where there is nothing to watch."""
 
-    def __init__(self, watch: Watch | None, patience: Patience) -> None:
+    def __init__(self, name: str, watch: Watch | None, patience: Patience) -> None:
         self.watch = watch
+        self._name = name
         self._patience = patience
         self._backlog = False
+        self._has_warned = False
 
     def read(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read the page after a position, as far as late commits allow."""
+        page = self._read(connection, plan, start, limit)
+        if plan.reads_again and page.end.boundary is None and page.end != start:
+            self._warn_of_ties(plan, start, page.end)
+        return page
+
+    def _warn_of_ties(self, plan: Plan, start: Position, end: Position) -> None:
+        """Warn once when a cursor value has too many rows to be read again."""
+        if self._has_warned or (start.boundary is None and start.values[:1] == end.values[:1]):
+            return
+        self._has_warned = True
+        logger.warning(
+            "Source %r has more than %s rows of one %s: a row that gets this value later, with a smaller key, "
+            "is missed until the value moves on. Give each change a value of its own",
+            self._name,
+            f"{MOST_ROWS:,}",
+            plan.definition.cursor_column,
+        )
+
+    def _read(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         if self.watch is None:
             return read_page(connection, plan, start, limit)
         if self._backlog and self.watch.bound is not None and start.values[:1] != (self.watch.bound,):

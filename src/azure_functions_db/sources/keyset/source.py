@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
-from azure_functions_db.sources.keyset.boundary import BOUNDARY, MOST_ROWS
+from azure_functions_db.sources.keyset.boundary import BOUNDARY
 from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.counting import NullCursorCount
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
-from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import Page, at_present, read_page
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,
     Position,
     checkpoint_after,
+    described,
+    parsed,
     position_after,
     position_in,
 )
 from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
 from azure_functions_db.sources.keyset.reader import PageReader, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
-from azure_functions_db.sources.keyset.undecodable import SalvagedRow
+from azure_functions_db.sources.keyset.undecodable import failures_in, salvaged_records
 from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sql.autocommit import leave_transactions
 from azure_functions_db.sql.engine import default_provider
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.errors import SerializationError
     from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
     from azure_functions_db.sources.keyset.horizon import Grade, Watch
-    from azure_functions_db.sources.keyset.rows import Header
     from azure_functions_db.sources.keyset.shape import Shape
     from azure_functions_db.sql.engine import EngineProvider
 
@@ -150,7 +151,6 @@ class SqlAlchemySource:
         self._plan: Plan | None = None
         self._started: Position | None = None
         self._reader: PageReader | None = None
-        self._crowd_told = False
 
     @property
     def cursor_column(self) -> str:
@@ -259,23 +259,39 @@ class SqlAlchemySource:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
         with reading(self.name):
             plan = self._current_plan()
-            watch = self._current_reader(plan).watch
-            if watch is None:
-                return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
             with self._connected(plan) as connection:
-                watch.examine(connection, plan)
-                watch.look(connection, plan, BEGINNING)
-            return watch.grade
+                return self._examined(plan, connection)[0]
 
-    def checkup(self) -> list[Finding]:
+    def _examined(self, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
+        """Return the grade and why it is not better."""
+        watch = self._current_reader(plan).watch
+        if watch is None:
+            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
+        watch.examine(connection, plan)
+        watch.look(connection, plan, BEGINNING)
+        return watch.grade, watch.reason
+
+    def examine(self) -> list[Finding]:
         """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
         from azure_functions_db.sources.keyset.checks import checked_up, late_commits
 
         with reading(self.name):
+            plan = self._current_plan()
             with self._engine().connect() as connection:
-                findings = list(checked_up(self._current_plan(), connection))
-            grade, watch = self.late_commit_grade(), self._current_reader(self._current_plan()).watch
-            return [*findings, late_commits(grade, watch.reason if watch else None)]
+                findings = list(checked_up(plan, connection))
+            with self._connected(plan) as connection:
+                return [*findings, late_commits(*self._examined(plan, connection))]
+
+    checkup = examine
+
+    def describe(self, checkpoint: Checkpoint) -> str:
+        """Return a checkpoint's position as people read it, and as `parse` takes it."""
+        return described(self._definition, checkpoint)
+
+    def parse(self, text: str) -> Checkpoint:
+        """Return the checkpoint of a position that somebody has typed: ``cursor=value key=value``, or "beginning"."""
+        with reading(self.name):
+            return parsed(self._current_plan(), text)
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
@@ -319,29 +335,13 @@ class SqlAlchemySource:
 
     def _read(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
         plan = self._current_plan()
-        pages = self._current_reader(plan)
+        reader = self._current_reader(plan)
         with self._connected(plan) as connection:
             start = start_of(plan, connection)
-            page = pages.read(connection, plan, start, limit)
+            page = reader.read(connection, plan, start, limit)
         if page.rows and not page.is_salvaged and not plan.fits(page.header) and self._shape_changed():
             return self._read(start_of, limit)  # What was read is where it is, but its end may be told wrongly.
-        if plan.reads_again and page.end.boundary is None:
-            self._tell_of_crowd(start, page.end)
-        return _Fetched(plan, pages.watch, start, page)
-
-    def _tell_of_crowd(self, start: Position, end: Position) -> None:
-        """Warn once when a cursor value has too many rows to be read again."""
-        if self._crowd_told or end == start:
-            return
-        if start.boundary is not None or start.values[:1] != end.values[:1]:
-            self._crowd_told = True
-            logger.warning(
-                "Source %r has more than %s rows of one %s: a row that gets this value later, with a smaller key, "
-                "is missed until the value moves on. Give each change a value of its own",
-                self.name,
-                f"{MOST_ROWS:,}",
-                self.cursor_column,
-            )
+        return _Fetched(plan, reader.watch, start, page)
 
     def _records(self, fetched: _Fetched) -> list[RawRecord]:
         plan, page = fetched.plan, fetched.page
@@ -349,12 +349,10 @@ class SqlAlchemySource:
             return []
         if not page.is_salvaged:
             return plan.records(page.header, page.rows)
-        return [record for row in page.rows for record in _salvaged(plan, page.header, row)]
+        return salvaged_records(plan, page.header, page.rows)
 
-    def _undecodable(self, page: Page) -> dict[int, Exception]:
-        if self._definition.undecodable == "text":
-            return {}
-        return {place: row.failure(self.name) for place, row in enumerate(page.rows) if isinstance(row, SalvagedRow)}
+    def _undecodable(self, page: Page) -> dict[int, SerializationError]:
+        return {} if self._definition.undecodable == "text" else failures_in(page.rows, self.name)
 
     def _next_checkpoint(self, checkpoint: Checkpoint, fetched: _Fetched) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""
@@ -369,7 +367,7 @@ class SqlAlchemySource:
 
     def _current_reader(self, plan: Plan) -> PageReader:
         if self._reader is None:
-            self._reader = PageReader(watch_for(self.name, plan, self._patience), self._patience)
+            self._reader = PageReader(self.name, watch_for(self.name, plan, self._patience), self._patience)
         return self._reader
 
     def _resumed(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
@@ -441,7 +439,6 @@ class SqlAlchemySource:
     def _forget(self) -> None:
         self._null_cursors = NullCursorCount(self._patience.clock)
         self._plan = self._started = self._reader = None
-        self._crowd_told = False
 
 
 class _Fetched(NamedTuple):
@@ -451,10 +448,6 @@ class _Fetched(NamedTuple):
     watch: Watch | None
     start: Position
     page: Page
-
-
-def _salvaged(plan: Plan, header: Header, row: Any) -> list[RawRecord]:
-    return [plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row])
 
 
 def _schema_errors() -> type[DBAPIError]:

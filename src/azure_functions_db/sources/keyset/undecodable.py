@@ -12,6 +12,7 @@ from azure_functions_db.sources.keyset.rows import Header
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.plan import Plan
 
     Rows = tuple[Header, Sequence[Any]]
@@ -28,6 +29,20 @@ class SalvagedRow(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no slots for 
         """Say what is wrong with the row; its values do not belong into messages."""
         columns = ", ".join(f"column {name!r} ({type(error).__name__})" for name, error in self.texts.items())
         return SerializationError(f"A value cannot be decoded: {columns}", source=source)
+
+
+def salvaged_records(plan: Plan, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
+    """Return the records of a page that has rows with texts in place of values."""
+    return [
+        record
+        for row in rows
+        for record in ([plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row]))
+    ]
+
+
+def failures_in(rows: Sequence[Any], source: str) -> dict[int, SerializationError]:
+    """Return what is wrong with rows of a page, by their place in it."""
+    return {place: row.failure(source) for place, row in enumerate(rows) if isinstance(row, SalvagedRow)}
 
 
 def is_undecodable(error: Exception) -> bool:
