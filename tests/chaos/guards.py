@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from azure_functions_db.sources.keyset import horizon_mysql, settled, source
-from azure_functions_db.sources.keyset.generations import Generations
+from azure_functions_db.sources.keyset import horizon_mysql, reader, source
+from azure_functions_db.sources.keyset.bounds import PendingBounds
+from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
 from azure_functions_db.sources.keyset.page import read_page
-from azure_functions_db.sources.keyset.partition import Partition
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
@@ -63,13 +63,13 @@ def own_clock() -> None:
 
 def boundary() -> None:
     """Rows at a bound that has not grown are passed without a new list of who is running."""
-    see = Generations.see
+    see = PendingBounds.see
 
     def see_values_only(self: Any, bound: Any, *, at: float, ripe_at: float, **_ties: Any) -> bool:
         return see(self, bound, at=at, ripe_at=ripe_at)
 
-    patch(Generations, "see", see_values_only)
-    patch(Generations, "_join", lambda *_: None)
+    patch(PendingBounds, "see", see_values_only)
+    patch(PendingBounds, "_join", lambda *_: None)
 
 
 def same_value() -> None:
@@ -79,12 +79,12 @@ def same_value() -> None:
 
 def settling() -> None:
     """A watch that cannot see reads without any bound."""
-    page_below = settled._page_below
+    page_below = reader._page_below
 
     def unbounded(watch: Any, *where: Any) -> Any:
         return read_page(*where) if watch.is_blind else page_below(watch, *where)
 
-    patch(settled, "_page_below", unbounded)
+    patch(reader, "_page_below", unbounded)
 
 
 def utc() -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
-from azure_functions_db.sources.keyset.recollection import Recollection, written
+from azure_functions_db.sources.keyset.bounds import SavedHorizon, written
 from tests.integration.traffic import create_table
 
 Session = Callable[[], Connection]
@@ -440,7 +440,7 @@ def test_a_memory_that_cannot_be_understood_is_none(session: Session, new_source
 
 
 def test_a_crowd_is_not_written_down(engine: Engine, new_source: NewSource) -> None:
-    crowd = Recollection(server="1", bound=1, waits={f"{i}/123456": 0.0 for i in range(400)})
+    crowd = SavedHorizon(server="1", bound=1, waits={f"{i}/123456": 0.0 for i in range(400)})
     assert written(crowd) is None
 
 

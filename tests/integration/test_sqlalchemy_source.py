@@ -24,7 +24,7 @@ from azure_functions_db import (
     SourceConfigurationError,
     SqlAlchemySource,
 )
-from azure_functions_db.sources.keyset.partition import Partition
+from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.keyset.position import Position
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.conftest import temporary_database
@@ -570,7 +570,7 @@ def _explained(connection: Connection, plan: Plan, explain: str) -> Any:
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    return {**plan.parameters(NEAR_THE_END.values), "azfdb_limit": 11}
+    return {**plan.parameters(NEAR_THE_END), "azfdb_limit": 11}
 
 
 def test_columns_of_one_name_are_refused(postgres_database: str, provider: EngineProvider) -> None:

@@ -66,7 +66,7 @@ class SqlQuarantine:
 
         if not _is_plain(poller_name):
             return len(self.entries(poller_name))
-        rows = select(func.count()).select_from(self._own.table).where(self._table.c.poller_name == poller_name)
+        rows = select(func.count()).select_from(self._own.table).where(self._own.table.c.poller_name == poller_name)
         with self._connected() as connection:
             return int(connection.execute(rows).scalar_one())
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 for module in (
     "azure.functions",
     "azure.storage.blob",
-    "azure_functions_db.sources.keyset.checkup",
+    "azure_functions_db.sources.keyset.checks",
     "azure_functions_db.sources.keyset.source",
     "azure_functions_db.cli.apps",
     "azure_functions_db.cli.run",

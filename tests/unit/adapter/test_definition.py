@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from azure_functions_db import ConfigurationError, DbConfig, SourceConfigurationError, SqlAlchemySource
-from azure_functions_db.sources.keyset.sqltext import checked_query
+from azure_functions_db.sources.keyset.definition import checked_query
 
 GOOD: dict[str, Any] = {
     "url": "postgresql+psycopg://user:secret@host/shop",

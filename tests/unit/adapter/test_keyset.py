@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import bindparam, column, create_engine, select, text
 
-from azure_functions_db.sources.keyset.keyset import after
+from azure_functions_db.sources.keyset.plan import after
 
 
 def sql(dialect: str, names: int) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-from azure_functions_db.sources.keyset.partition import Partition
+from azure_functions_db.sources.keyset.definition import Partition
 
 
 def test_a_moment_belongs_to_one_share_whatever_the_sessions_time_zone() -> None:

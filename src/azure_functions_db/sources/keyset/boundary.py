@@ -7,24 +7,24 @@ again, and what was delivered there is recognised by digests of its key and of i
 
 from __future__ import annotations
 
-import base64
 import binascii
 import datetime as dt
-import hashlib
 import json
 import struct
 import unicodedata
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
+from hashlib import blake2b
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from azure_functions_db.sources.keyset.values import STORABLE, storable
 
-    from azure_functions_db.sources.keyset.plan import Plan
-    from azure_functions_db.sources.keyset.shape import Header
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 BOUNDARY = "boundary"
 """The part of a checkpoint that remembers what was delivered at its cursor value."""
@@ -32,6 +32,8 @@ MOST_ROWS = 1_000
 """How many rows of one cursor value are remembered; with more, the value is not read again."""
 
 _ENTRY = struct.Struct(">8s8sH")
+_DOUBLE = struct.Struct(">d")
+_hash = partial(blake2b, digest_size=8)
 
 
 class Mark(NamedTuple):
@@ -57,10 +59,10 @@ class Boundary:
 
     def marked(self, key: bytes, content: bytes) -> Mark:
         """Return the mark that a row has or would get."""
-        known = self.marks.get(key)
-        if known is None:
+        earlier = self.marks.get(key)
+        if earlier is None:
             return Mark(content)
-        return known if known.content == content else Mark(content, (known.revision + 1) % (1 << 16))
+        return earlier if earlier.content == content else Mark(content, (earlier.revision + 1) % (1 << 16))
 
     def joined(self, marks: Mapping[bytes, Mark], *, complete: bool) -> Boundary | None:
         """Return the boundary with further rows, None if they are too many.
@@ -76,15 +78,15 @@ class Boundary:
     def written(self, cursor: Any) -> dict[str, str]:
         """Return the JSON form, which says to which cursor value it belongs."""
         packed = b"".join(_ENTRY.pack(key, *mark) for key, mark in self.marks.items())
-        return {"at": _base64(digest([cursor])), "rows": _base64(packed)}
+        return {"at": _digest_text(cursor), "rows": b64encode(packed).decode()}
 
 
 def boundary_in(written: Any, cursor: Any) -> Boundary | None:
     """Return the boundary that a checkpoint holds for its cursor value, None if it holds none."""
     match written:
-        case {"at": str() as at, "rows": str() as rows} if at == _base64(digest([cursor])):
+        case {"at": str() as at, "rows": str() as rows} if at == _digest_text(cursor):
             try:
-                entries = _ENTRY.iter_unpack(base64.b64decode(rows, validate=True))
+                entries = _ENTRY.iter_unpack(b64decode(rows, validate=True))
                 return Boundary({key: Mark(content, revision) for key, content, revision in entries})
             except (binascii.Error, struct.error):
                 return None
@@ -92,44 +94,70 @@ def boundary_in(written: Any, cursor: Any) -> Boundary | None:
             return None
 
 
-class Ties:
-    """The rows of a page that share a cursor value, as the database sees it."""
+class Layout:
+    """Where a driver's rows have their cursor, their key and everything else; made once for each kind of result."""
 
-    def __init__(self, plan: Plan, header: Header) -> None:
-        self._position_of = plan.positions(header)
-        self._content_of = plan.contents(header)
+    def __init__(self, position: Sequence[int], content: Sequence[int]) -> None:
+        self._position = position
+        self._cursor, *self._key = position
+        self._content = content
 
-    def at_start(self, rows: Sequence[Any], cursor: Any) -> int:
+    def position(self, row: Any) -> tuple[Any, ...]:
+        """Return a row's cursor and key as a checkpoint holds them."""
+        parts = [row[place] for place in self._position]
+        return tuple([part if type(part) in STORABLE else storable(part) for part in parts])
+
+    def count_at_start(self, rows: Sequence[Any], cursor: Any) -> int:
         """Return how many rows lead at the cursor value."""
-        return sum(1 for _ in takewhile(lambda row: self.is_at(row, cursor), rows))
+        return sum(1 for _ in takewhile(self._is_at(cursor), rows))
+
+    def rows_at(self, rows: Sequence[Any], cursor: Any) -> list[Any]:
+        """Return the rows at the cursor value."""
+        return list(filter(self._is_at(cursor), rows))
 
     def fresh(self, rows: Sequence[Any], boundary: Boundary) -> list[tuple[int, bytes, Mark]]:
         """Return the place, the key and the mark of each row that has not been delivered like this."""
-        marked = ((place, self._key(row), self._content(row)) for place, row in enumerate(rows))
-        marks = [(place, key, boundary.marked(key, content)) for place, key, content in marked]
-        return [one for one in marks if one[2] is not boundary.marks.get(one[1])]
+        marks = boundary.marks
+        return [
+            (place, key, boundary.marked(key, content))
+            for place, (key, content) in enumerate(self._digests(rows))
+            if key not in marks or marks[key].content != content
+        ]
 
-    def at_end(self, rows: Sequence[Any], cursor: Any, earlier: Boundary) -> dict[bytes, Mark] | None:
+    def marks_at_end(self, rows: Sequence[Any], cursor: Any, earlier: Boundary) -> dict[bytes, Mark] | None:
         """Return the marks of the rows that end at the cursor value, None if they are too many."""
-        tied = list(takewhile(lambda row: self.is_at(row, cursor), reversed(rows)))
+        tied = list(takewhile(self._is_at(cursor), reversed(rows)))
         if len(tied) > MOST_ROWS:
             return None
-        keys = ((self._key(row), self._content(row)) for row in reversed(tied))
-        return {key: earlier.marked(key, content) for key, content in keys}
+        marks = earlier.marks
+        return {
+            key: earlier.marked(key, content) if key in marks else Mark(content)
+            for key, content in self._digests(tied[::-1])
+        }
 
     def begins_alike(self, rows: Sequence[Any], cursor: Any) -> bool:
         """Tell whether the first row's cursor can be compared with a value."""
-        return not rows or are_alike(self._position_of(rows[0])[0], cursor)
+        return not rows or rows[0][self._cursor] == cursor or are_alike(storable(rows[0][self._cursor]), cursor)
 
-    def is_at(self, row: Any, cursor: Any) -> bool:
-        """Tell whether a row is at the cursor value."""
-        return are_tied(self._position_of(row)[0], cursor)
+    def _is_at(self, cursor: Any) -> Callable[[Any], bool]:
+        """Return what tells whether a row is at the cursor value."""
+        place = self._cursor
+        if isinstance(cursor, str):
+            return lambda row: bool(row[place] == cursor) or are_tied(storable(row[place]), cursor)
+        return lambda row: bool(row[place] == cursor)
 
-    def _key(self, row: Any) -> bytes:
-        return digest(self._position_of(row)[1:])
+    def _digests(self, rows: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+        """Return the digests of each row's key and of its content."""
+        keys = [[row[place] for place in self._key] for row in rows]
+        if any(type(part) not in STORABLE for key in keys for part in key):
+            keys = [[storable(part) for part in key] for key in keys]
+        contents = [[row[place] for place in self._content] for row in rows]
+        digests = [_hash(_joined(values)).digest() for values in (*keys, *contents)]
+        return list(zip(digests, digests[len(rows) :], strict=False))
 
-    def _content(self, row: Any) -> bytes:
-        return digest(self._content_of(row))
+
+NO_LAYOUT = Layout((0,), ())
+"""That of a result without rows."""
 
 
 def are_tied(one: Any, other: Any) -> bool:
@@ -149,13 +177,26 @@ def are_alike(one: Any, other: Any) -> bool:
 
 def digest(values: Sequence[Any]) -> bytes:
     """Return eight bytes that stand for a row of driver's values."""
-    return hashlib.blake2b(_joined(values), digest_size=8).digest()
+    return _hash(_joined(values)).digest()
 
 
 def _joined(values: Sequence[Any]) -> bytes:
     """Return the values' bytes, each after its length, so that no two rows have the same."""
-    parts = [_packed(value) for value in values]
-    return b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    joined = b""
+    for value in values:
+        kind = type(value)
+        if kind is str:  # The most common kinds are written here, without a call for each value.
+            part = value.encode("utf-8", "surrogatepass")
+            joined += b"%d:s%b" % (len(part) + 1, part)
+        elif kind is int:
+            part = b"%d" % value
+            joined += b"%d:i%b" % (len(part) + 1, part)
+        elif kind is float:
+            joined += b"9:f" + _DOUBLE.pack(value)
+        else:
+            part = _packed(value)
+            joined += b"%d:%b" % (len(part), part)
+    return joined
 
 
 def _packed(value: Any) -> bytes:
@@ -168,7 +209,7 @@ def _packed(value: Any) -> bytes:
         case int():
             return b"i%d" % value
         case float():
-            return b"f" + struct.pack(">d", value)
+            return b"f" + _DOUBLE.pack(value)
         case dt.datetime() if value.tzinfo is not None:
             return b"m" + value.astimezone(dt.UTC).isoformat().encode()
         case dt.datetime() | dt.date() | dt.time():
@@ -195,9 +236,11 @@ def _text_of(value: Any) -> bytes:
 
 
 def _folded(text: str) -> str:
+    if text.isascii():
+        return text.casefold().rstrip()
     plain = unicodedata.normalize("NFKD", text.casefold())
     return "".join(letter for letter in plain if not unicodedata.combining(letter)).rstrip()
 
 
-def _base64(packed: bytes) -> str:
-    return base64.b64encode(packed).decode()
+def _digest_text(cursor: Any) -> str:
+    return b64encode(_hash(_joined([cursor])).digest()).decode()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import SourceConfigurationError
-from azure_functions_db.sources.keyset.partition import Partition
-from azure_functions_db.sources.keyset.sqltext import checked_condition, checked_query, parameter_names
+from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.sql.engine import parsed_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import CursorValue
@@ -57,12 +60,12 @@ class Definition:
             return "query"
         return f"{self.schema}.{self.table}" if self.schema else self.table
 
-    @property
+    @cached_property
     def order_columns(self) -> tuple[str, ...]:
         """The cursor, then the key without it."""
         return (self.cursor_column, *(name for name in self.pk_columns if name != self.cursor_column))
 
-    @property
+    @cached_property
     def needed_columns(self) -> tuple[str, ...]:
         """Every column that is named, once."""
         marks = (name for name in (self.created_column, self.deleted_column) if name)
@@ -70,7 +73,7 @@ class Definition:
 
     def fingerprint(self, config: DbConfig) -> str:
         """Return what tells this definition from any other; passwords and driver options do not count."""
-        told = {
+        parts = {
             "place": _place(config.resolved().connection_url),
             "schema": self.schema,
             "table": self.table,
@@ -82,7 +85,7 @@ class Definition:
             "partition": str(self.partition) if self.partition else None,
             "strategy": self.strategy,
         }
-        return f"sha256:{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()}"
+        return f"sha256:{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
 
 
 def defined(
@@ -161,8 +164,8 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _parameters(where: str | None, query: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = parameter_names(where or "") | parameter_names(query or "")
-    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - wanted)
+    used = parameter_names(where or "") | parameter_names(query or "")
+    missing, unknown = sorted(used - set(given)), sorted(set(given) - used)
     _require(not missing, f"parameters= lacks {', '.join(missing)}")
     _require(not unknown, f"parameters= has {', '.join(unknown)}, which neither where= nor query= uses")
     return dict(given)
@@ -175,3 +178,97 @@ def _place(connection_url: str) -> dict[str, Any]:
         options["odbc"] = sorted((name.lower(), value) for name, value in _ODBC_PLACE.findall(str(odbc)))
     place = [url.get_backend_name(), url.username, url.host, url.port, url.database]
     return {"url": place, "options": options}
+
+
+# A user's SQL is looked at just far enough to put it inside other SQL safely.
+_TOKEN = re.compile(
+    r"""
+      (?P<quoted> '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
+    | (?P<comment> --[^\n]* | /\*.*?\*/ )
+    | (?P<open> \( ) | (?P<close> \) ) | (?P<end> ; )
+    | (?P<dangling> ['"`] | /\* )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
+
+
+def checked_condition(text: str) -> str:
+    """Return a condition that stays one unit when it is put in parentheses."""
+    _require_unit(text, "where")
+    if any(token["end"] for token in _TOKEN.finditer(text)):
+        raise SourceConfigurationError("where= must be one condition: it holds a semicolon")
+    return text
+
+
+def checked_query(text: str) -> str:
+    """Return a query that can be wrapped as a subquery, without its closing semicolon."""
+    _require_unit(text, "query")
+    ends = [token.start() for token in _TOKEN.finditer(text) if token["end"]]
+    if not ends:
+        return text
+    if len(ends) > 1 or not _says_something(text[: ends[0]]) or _says_something(text[ends[0] + 1 :]):
+        raise SourceConfigurationError("query= must be one statement, with a semicolon at its end at most")
+    return text[: ends[0]] + text[ends[0] + 1 :]
+
+
+def parameter_names(text: str) -> set[str]:
+    """Return the names that the text wants bound, written ``:name``."""
+    return set(_PARAMETER.findall(text))
+
+
+def _require_unit(text: str, argument: str) -> None:
+    if not _says_something(text):
+        raise SourceConfigurationError(f"{argument}= is empty")
+    if "\\" in text:
+        return  # Whether a backslash escapes a quote depends on the database: leave the verdict to it.
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        if token["dangling"]:
+            raise SourceConfigurationError(f"{argument}= has a quote or a comment that never ends")
+        depth += bool(token["open"]) - bool(token["close"])
+        if depth < 0:
+            break
+    if depth:
+        raise SourceConfigurationError(f"{argument}= has parentheses that do not match")
+
+
+def _says_something(text: str) -> bool:
+    return bool(_TOKEN.sub(lambda token: "" if token["comment"] else token[0], text).strip())
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Share ``index`` of ``count``; every key belongs to exactly one share, for ever."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def checked(cls, given: tuple[int, int]) -> Partition:
+        """Return the partition, or say what is wrong with it."""
+        match given:
+            case (int() as index, int() as count) if 0 <= index < count:
+                return cls(index, count)
+            case _:
+                raise SourceConfigurationError("partition= must be (index, count) with 0 <= index < count")
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def condition(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Return the share of an integer key as SQL: the second modulo lifts negative remainders, NULL counts as 0."""
+        from sqlalchemy import func
+
+        return func.coalesce(((key % self.count) + self.count) % self.count, 0) == self.index
+
+    def takes(self, key: Sequence[Any]) -> bool:
+        """Tell whether a key of any type belongs to this share."""
+        written = json.dumps([serialize_part(_zoneless(part)) for part in key], separators=(",", ":"))
+        digest = hashlib.blake2b(written.encode(), digest_size=8).digest()
+        return int.from_bytes(digest) % self.count == self.index
+
+
+def _zoneless(part: Any) -> Any:
+    """Return a moment as it is in UTC: the session's time zone must not move a row to another share."""
+    return part.astimezone(dt.UTC) if isinstance(part, dt.datetime) and part.tzinfo else part

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.generations import Generation, Generations, Transaction
-from azure_functions_db.sources.keyset.position import BEGINNING
-from azure_functions_db.sources.keyset.recollection import Recollection, recollected, written
+from azure_functions_db.sources.keyset.bounds import (
+    PendingBound,
+    PendingBounds,
+    SavedHorizon,
+    Transaction,
+    saved_horizon_in,
+    written,
+)
+from azure_functions_db.sources.keyset.position import BEGINNING, Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -76,10 +82,10 @@ class Watch(ABC):
         """Tell who holds the horizon, if somebody does."""
         return None
 
-    def recall(self, part: Any) -> None:  # noqa: B027 - most watches need no memory
+    def resume(self, part: Any) -> None:  # noqa: B027 - most watches need no memory
         """Go on from what another process has remembered."""
 
-    def recollection(self, part: Any, *, moved: bool) -> Any:  # noqa: ARG002 - for those that have a memory
+    def saved(self, part: Any, *, moved: bool) -> Any:  # noqa: ARG002 - for those that have a memory
         """Return what the next process should remember, None for nothing."""
         return part
 
@@ -126,12 +132,12 @@ class DrainingWatch(Watch):
         self._distance = None if settle_seconds is None else SettledWatch(kind, settle_seconds)
         self._clock = clock
         self._limits = (cap_seconds, abandon_seconds)
-        self._generations = Generations(*self._limits)
+        self._pending = PendingBounds(*self._limits)
         self._ties: Hashable = None
         self._server: str | None = None
         self._ahead = 0.0
         """By how much the database's clock, in seconds since 1970, is ahead of ours."""
-        self._recalled: Recollection | None = None
+        self._saved: SavedHorizon | None = None
         self._doubt: str | None = None
         self._blindness: str | None = None
         self._examine_at = float("-inf")
@@ -142,31 +148,31 @@ class DrainingWatch(Watch):
         """The highest cursor value whose transactions have all ended; by the clock where they cannot be seen."""
         if self.is_blind:
             return self._distance.bound if self._distance else None
-        return self._generations.confirmed
+        return self._pending.confirmed
 
     @property
     def includes_bound(self) -> bool:
         """Whether rows at the bound itself wait for nobody."""
-        return self.is_blind or self._generations.includes_bound
+        return self.is_blind or self._pending.includes_bound
 
     @property
     def is_settled(self) -> bool:
         """Whether every value seen so far may be read."""
-        return self.is_blind or self._generations.is_settled
+        return self.is_blind or self._pending.is_settled
 
     def horizon(self) -> Horizon | None:
         """Tell who holds the horizon, if somebody does."""
-        return None if self.is_blind else self._generations.horizon(self._clock())
+        return None if self.is_blind else self._pending.horizon(self._clock())
 
     def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         """See the newest cursor value, then who is running; one at a time, so that lists stay younger than bounds."""
         with self._lock:
             if self._clock() >= self._examine_at:
                 self.examine(connection, plan)
-            found = self._look(connection, plan, start)
-            if found and self.is_blind and self._distance:
+            is_more = self._look(connection, plan, start)
+            if is_more and self.is_blind and self._distance:
                 self._distance.look(connection, plan, start)
-            return found
+            return is_more
 
     def examine(self, connection: Connection, plan: Plan) -> None:
         """Find out whether rows can appear otherwise than by a transaction that is shown."""
@@ -177,22 +183,22 @@ class DrainingWatch(Watch):
         """Return why rows can appear otherwise, None where they cannot."""
         return None
 
-    def recall(self, part: Any) -> None:
+    def resume(self, part: Any) -> None:
         """Go on from what another process has remembered, if this one knows nothing yet."""
         if self._server is None:
-            self._recalled = recollected(part)
+            self._saved = saved_horizon_in(part)
 
-    def recollection(self, part: Any, *, moved: bool) -> Any:
+    def saved(self, part: Any, *, moved: bool) -> Any:
         """Return what the next process should remember: as it was written, as long as that still holds."""
         if self._server is None or (self.is_settled and not moved):
             return part
-        earlier, generations = recollected(part), self._generations
-        passed = {transaction.key for transaction in generations.passed_by}
+        earlier, pending = saved_horizon_in(part), self._pending
+        passed = {transaction.key for transaction in pending.passed_by}
         if earlier and earlier.server == self._server:
-            known = {self._remembered(key) for key in generations.since if key not in passed}
-            if known & set(earlier.waits):
+            waiting = {self._remembered(key) for key in pending.since if key not in passed}
+            if waiting & set(earlier.waits):
                 return part
-        return written(self._recollection(self._server))
+        return written(self._saved_horizon(self._server))
 
     @abstractmethod
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
@@ -212,7 +218,7 @@ class DrainingWatch(Watch):
         if not self.is_blind:
             return
         self.is_blind = False
-        self._generations = Generations(*self._limits)
+        self._pending = PendingBounds(*self._limits)
         self._regrade()
         logger.warning("Source %r sees the running transactions again, and waits for them", self._name)
 
@@ -235,53 +241,53 @@ class DrainingWatch(Watch):
         self._ahead = database_time - self._clock()
         if server != self._server:
             if self._server is not None:
-                self._generations = Generations(*self._limits)
+                self._pending = PendingBounds(*self._limits)
             self._server = server
-        if self._recalled is not None and self._recalled.server == server and self._generations.is_new:
-            self._restore(self._recalled)
-        self._recalled = None
+        if self._saved is not None and self._saved.server == server and self._pending.is_new:
+            self._restore(self._saved)
+        self._saved = None
 
     def _remembered(self, key: Hashable) -> str | None:
         """Return the text by which a transaction is known until the server starts again; None: there is none."""
         return key if isinstance(key, str) else None
 
-    def _recalled_as(self, told: str) -> Transaction:
+    def _transaction_of(self, text: str) -> Transaction:
         """Return a transaction that was remembered by this text, as an older list would have shown it."""
-        return Transaction(told, told, None, writes=False)
+        return Transaction(text, text, None, writes=False)
 
-    def _restore(self, earlier: Recollection) -> None:
-        def mine(told: Mapping[str, float]) -> dict[str, Transaction]:
-            return {one: self._recalled_as(one) for one in told}
+    def _restore(self, earlier: SavedHorizon) -> None:
+        def mine(times: Mapping[str, float]) -> dict[str, Transaction]:
+            return {one: self._transaction_of(one) for one in times}
 
         waits, passed = mine(earlier.waits), mine(earlier.passed)
         times = {**earlier.waits, **earlier.passed}
-        since = {one.key: times[told] - self._ahead for told, one in (waits | passed).items()}
-        generation = None
+        since = {one.key: times[text] - self._ahead for text, one in (waits | passed).items()}
+        pending_bound = None
         if waits:
             seen_at = min(since[one.key] for one in waits.values())
             running = {one.key: one for one in waits.values()}
-            generation = Generation(earlier.bound, earlier.ties, seen_at, seen_at, running)
-        self._generations.recall(generation, passed.values(), since)
+            pending_bound = PendingBound(earlier.bound, earlier.ties, seen_at, seen_at, running)
+        self._pending.resume(pending_bound, passed.values(), since)
 
-    def _recollection(self, server: str) -> Recollection:
-        generations, oldest = self._generations, self._generations.oldest
+    def _saved_horizon(self, server: str) -> SavedHorizon:
+        pending, oldest = self._pending, self._pending.oldest
 
         def times(keys: Iterable[Hashable]) -> dict[str, float]:
-            told = {self._remembered(key): round(generations.since[key] + self._ahead, 3) for key in keys}
-            return {text: moment for text, moment in told.items() if text is not None}
+            moments = {self._remembered(key): round(pending.since[key] + self._ahead, 3) for key in keys}
+            return {text: moment for text, moment in moments.items() if text is not None}
 
-        passed = times(transaction.key for transaction in generations.passed_by)
+        passed = times(transaction.key for transaction in pending.passed_by)
         if oldest is None or not oldest.running or not isinstance(oldest.ties, int | None):
-            return Recollection(server=server, passed=passed)
+            return SavedHorizon(server=server, passed=passed)
         waits = times(oldest.running)
-        return Recollection(server=server, bound=oldest.bound, ties=oldest.ties, waits=waits, passed=passed)
+        return SavedHorizon(server=server, bound=oldest.bound, ties=oldest.ties, waits=waits, passed=passed)
 
     def _see(self, newest: Any, database_clock: Any) -> bool:
         now = self._clock()
         ripe = self.ripening_seconds
         if ripe and _is_older(newest, database_clock, ripe):
             ripe = 0
-        return self._generations.see(newest, at=now, ripe_at=now + ripe, ties=self._ties)
+        return self._pending.see(newest, at=now, ripe_at=now + ripe, ties=self._ties)
 
     def _list(
         self,
@@ -289,10 +295,10 @@ class DrainingWatch(Watch):
         successors: Callable[[Transaction], Iterable[Transaction]],
         at: float | None = None,
     ) -> None:
-        known = {transaction.key for transaction in self._generations.passed_by}
-        self._generations.list_running(running, at=self._clock() if at is None else at, successors=successors)
-        for transaction in self._generations.passed_by:
-            if transaction.key not in known:
+        earlier = {transaction.key for transaction in self._pending.passed_by}
+        self._pending.list_running(running, at=self._clock() if at is None else at, successors=successors)
+        for transaction in self._pending.passed_by:
+            if transaction.key not in earlier:
                 self._warn_of(transaction)
 
     def _warn_of(self, passed: Transaction) -> None:
@@ -306,20 +312,18 @@ class DrainingWatch(Watch):
             has,
         )
 
-    def _sight(self, connection: Connection, plan: Plan, start: Position) -> Any:
+    def _observed(self, connection: Connection, plan: Plan, start: Position) -> Any:
         """Return the newest cursor value after a position, and what else is to be seen at that moment."""
         bounded, start = self._settle is not None, start.at_value
         newest = plan.newest(start, bounded=bounded)
-        parameters = plan.parameters(start.values)
-        if self._settle is not None:
-            parameters |= plan.bounded(settled_until(connection, plan, self._settle))
-        parameters |= self._parameters()
-        sight = plan.kept(("sight", newest), lambda: self._with_ties(self._due(newest, plan), plan))
-        found = connection.execute(sight, parameters).one()
-        self._ties = getattr(found, "azfdb_ties", None)
+        bound = None if self._settle is None else Bound(settled_until(connection, plan, self._settle))
+        parameters = plan.parameters(start, bound) | self._parameters()
+        statement = plan.kept(("observed", newest), lambda: self._with_ties(self._due(newest, plan), plan))
+        observed = connection.execute(statement, parameters).one()
+        self._ties = getattr(observed, "azfdb_ties", None)
         if self._ties == _MOST_TIES:  # Too many to count them each time: every position among them is news.
             self._ties = start.values
-        return found
+        return observed
 
     def _parameters(self) -> dict[str, Any]:
         """Return what the statement of `_beside` binds."""
@@ -330,10 +334,10 @@ class DrainingWatch(Watch):
         return newest
 
     def _with_ties(self, newest: Select[Any], plan: Plan) -> Select[Any]:
-        sight = self._beside(newest, plan)
+        statement = self._beside(newest, plan)
         if len(plan.order) == 1:  # no two rows have the same cursor value
-            return sight
-        return sight.add_columns(plan.ties(newest, _MOST_TIES).scalar_subquery().label("azfdb_ties"))
+            return statement
+        return statement.add_columns(plan.ties(newest, _MOST_TIES).scalar_subquery().label("azfdb_ties"))
 
     @abstractmethod
     def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:
@@ -433,8 +437,8 @@ def _clock(connection: Connection, *, aware: bool) -> dt.datetime:
             clock = func.sysdatetimeoffset() if aware else func.sysdatetime()
         case _:
             clock = func.current_timestamp() if aware else cast(func.current_timestamp(), DateTime)
-    found = connection.execute(select(clock)).scalar_one()
-    return found if isinstance(found, dt.datetime) else dt.datetime.fromisoformat(str(found))
+    now = connection.execute(select(clock)).scalar_one()
+    return now if isinstance(now, dt.datetime) else dt.datetime.fromisoformat(str(now))
 
 
 def _is_older(newest: Any, database_clock: Any, seconds: float) -> bool:

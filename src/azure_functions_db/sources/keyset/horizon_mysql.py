@@ -20,6 +20,9 @@ pretends does not hold us either: it does not grow older, and a transaction does
 
 Of what others write, nothing else is ever looked at. Not covered is a stamp that a session took in an
 *earlier* statement than the one that writes it, before its transaction touched any table.
+
+Only InnoDB has transactions that the server lists. Which tables are behind a source, the optimiser says in the note
+that follows an EXPLAIN: the statement as it runs it, with views that it can merge replaced by their tables.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from azure_functions_db.sources.keyset.generations import Transaction
+from azure_functions_db.sources.keyset.bounds import Transaction
+from azure_functions_db.sources.keyset.expressions import explained
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
-from azure_functions_db.sources.keyset.lineage_mysql import doubt
 from azure_functions_db.sql.failures import code_of
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.sources.keyset.plan import Plan
     from azure_functions_db.sources.keyset.position import Position
+
 
 # The cache stands still for those who read it faster than every 100 ms.
 _PAUSE = 0.13
@@ -192,11 +196,15 @@ class Listings:
 def _recognised(running: Sequence[Transaction], earlier: Sequence[Transaction]) -> Iterator[Transaction]:
     """Give whoever was in the last list the key that he had there."""
     keys = {transaction.key for transaction in running}
-    known = {then.key for then in earlier}
+    earlier_keys = {then.key for then in earlier}
     missing = [then for then in earlier if then.key not in keys]
     for transaction in running:
         then = next(
-            (then for then in missing if transaction.key not in known and _mark(then.key).may_be(transaction.mark)),
+            (
+                then
+                for then in missing
+                if transaction.key not in earlier_keys and _mark(then.key).may_be(transaction.mark)
+            ),
             None,
         )
         if then is None:
@@ -214,14 +222,14 @@ def _listed(connection: Connection, clock: Callable[[], float]) -> tuple[str, li
     if sessions.trouble:
         return sessions.trouble
     try:
-        found = _transactions(connection, sessions, clock)
+        transactions = _transactions(connection, sessions, clock)
     except _database_error() as error:
         if code_of(error) != _ACCESS_DENIED:
             raise
         return _NO_PRIVILEGE
-    if not any(is_own and mark.thread == sessions.own for mark, is_own in found):
+    if not any(is_own and mark.thread == sessions.own for mark, is_own in transactions):
         return None
-    marks: list[_Mark] = [mark for mark, _ in found if mark.thread != sessions.own]
+    marks: list[_Mark] = [mark for mark, _ in transactions if mark.thread != sessions.own]
     statements = [_Statement(thread) for thread in sessions.executing]
     return sessions.server, [_holder(mark, sessions) for mark in marks + statements]
 
@@ -303,8 +311,8 @@ def _shown(status: str, now: int, slack: int, nonce: str) -> Iterator[tuple[_Inn
         if shown := _HEAD.match(head):
             thread = _THREAD.search(body)  # the first one: after it comes the statement, which can look like anything
             began = now - int(shown[2]) if shown[2] else None
-            found = _InnodbTransaction(int(thread[1]) if thread else 0, _number(shown[1] or 0), began, slack)
-            yield found, nonce in body
+            transaction = _InnodbTransaction(int(thread[1]) if thread else 0, _number(shown[1] or 0), began, slack)
+            yield transaction, nonce in body
 
 
 def _number(shown: Any) -> int | None:
@@ -337,16 +345,16 @@ class MysqlWatch(DrainingWatch):
         return doubt(connection, plan)
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        sight = self._sight(connection, plan, start)
+        observed = self._observed(connection, plan, start)
         listings = _listings.setdefault(connection.engine, Listings())
-        if sight.newest is not None and self._server is None:
+        if observed.newest is not None and self._server is None:
             self._know_server(connection)
-        if sight.newest is not None and self._see(sight.newest, sight.clock):
+        if observed.newest is not None and self._see(observed.newest, observed.clock):
             self._since = listings.begun  # what has been seen now needs a list that begins after it
-        has_news = sight.newest is not None and (self.is_blind or not self.is_settled)
+        has_news = observed.newest is not None and (self.is_blind or not self.is_settled)
         if has_news or not self._has_listed:
             self._list_running(listings, connection)
-        return sight.newest is not None
+        return observed.newest is not None
 
     def _know_server(self, connection: Connection) -> None:
         """Ask which server this is, so that what another process has remembered of it can be gone on from."""
@@ -390,3 +398,41 @@ class MysqlWatch(DrainingWatch):
 
 def _is_begun(mark: _Mark, thread: int) -> bool:
     return isinstance(mark, _InnodbTransaction) and mark.thread == thread
+
+
+_NAME = r"`((?:[^`]|``)+)`"
+_READ = re.compile(rf"(?:\bfrom|\bjoin|,)[\s(]*{_NAME}\.{_NAME}")
+_COLUMN = re.compile(rf"(?:/\*.*?\*/ )?select {_NAME}\.{_NAME}\.{_NAME} AS ")
+_ENGINE = "SELECT engine FROM information_schema.tables WHERE table_schema = :place AND table_name = :name"
+
+
+def doubt(connection: Connection, plan: Plan) -> str | None:
+    """Return why rows may appear without a transaction that the server lists, None where they cannot."""
+    note = _rewritten(connection, plan)
+    for place, name in sorted(set(_READ.findall(note))):
+        engine = _engine(connection, _plain(place), _plain(name))
+        if engine is None:
+            return f"{_plain(name)} cannot be seen through to its tables"
+        if engine != "InnoDB":
+            return f"it reads {_plain(name)}, a table of {engine}, which has no transactions that could be waited for"
+    if _COLUMN.match(note) is None:
+        return "its cursor is computed and not a column of a table"
+    return None
+
+
+def _rewritten(connection: Connection, plan: Plan) -> str:
+    word = "EXPLAIN EXTENDED" if getattr(connection.dialect, "is_mariadb", False) else "EXPLAIN"
+    explained(connection, plan.cursors(), word)
+    notes = connection.exec_driver_sql("SHOW WARNINGS").all()
+    return str(notes[-1][2]) if notes else ""
+
+
+def _engine(connection: Connection, place: str, name: str) -> str | None:
+    from sqlalchemy import text
+
+    engine = connection.execute(text(_ENGINE), {"place": place, "name": name}).scalar()
+    return None if engine is None else str(engine)
+
+
+def _plain(name: str) -> str:
+    return name.replace("``", "`")

@@ -9,25 +9,33 @@ server itself (autovacuum has no user), cannot write here and do not count.
 
 The newest cursor value and the list come from one statement: its snapshot is taken before it runs, the
 view is read while it runs, so the list is the younger one.
+
+Which tables are behind a source, and whether its cursor is one of their columns, the planner says: it looks
+through views, queries, conditions and inheritance down to what is scanned. Only the rows of plain tables appear with
+the commit of a transaction that the server shows; a materialized view shows old rows when it is refreshed, a foreign
+table has its writers elsewhere, a function hides what it reads.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.generations import Transaction
+from azure_functions_db.sources.keyset.bounds import Transaction
+from azure_functions_db.sources.keyset.expressions import explained
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
-from azure_functions_db.sources.keyset.lineage_postgres import lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Iterator
 
     from sqlalchemy import Connection, Select
 
     from azure_functions_db.sources.keyset.plan import Plan
     from azure_functions_db.sources.keyset.position import Position
+
 
 _RUNNING = """
 SELECT coalesce(json_agg(json_build_array(held.virtualtransaction, held.pid, held.writes,
@@ -60,21 +68,21 @@ class PostgresWatch(DrainingWatch):
     _tables: tuple[int, ...] = ()
 
     def _doubted(self, connection: Connection, plan: Plan) -> str | None:
-        found = lineage(connection, plan)
-        self._tables = found.tables
-        return found.doubt
+        behind = lineage(connection, plan)
+        self._tables = behind.tables
+        return behind.doubt
 
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
-        sight = self._sight(connection, plan, start)
-        if sight.replays:
+        observed = self._observed(connection, plan, start)
+        if observed.replays:
             self._give_up("a standby does not know the transactions that run on its primary")
         else:
             self._see_again()
-        if sight.newest is None or self.is_blind:
-            return sight.newest is not None
-        self._know(sight.server, float(sight.seconds))
-        self._see(sight.newest, sight.clock if _is_aware(sight.newest) else sight.naive_clock)
-        self._note(sight.running)
+        if observed.newest is None or self.is_blind:
+            return observed.newest is not None
+        self._know(observed.server, float(observed.seconds))
+        self._see(observed.newest, observed.clock if _is_aware(observed.newest) else observed.naive_clock)
+        self._note(observed.running)
         return True
 
     def _due(self, newest: Select[Any], plan: Plan) -> Select[Any]:
@@ -105,8 +113,8 @@ class PostgresWatch(DrainingWatch):
     def _parameters(self) -> dict[str, Any]:
         return {"azfdb_tables": f"{{{','.join(map(str, self._tables))}}}"}
 
-    def _recalled_as(self, told: str) -> Transaction:
-        return replace(super()._recalled_as(told), mark=told.startswith(_PREPARED))
+    def _transaction_of(self, text: str) -> Transaction:
+        return replace(super()._transaction_of(text), mark=text.startswith(_PREPARED))
 
     def _note(self, rows: list[list[Any]]) -> None:
         running = {row[0]: _transaction(*row) for row in rows}
@@ -134,3 +142,107 @@ def _transaction(
 
 def _is_aware(newest: Any) -> bool:
     return getattr(newest, "tzinfo", None) is not None
+
+
+_Node = dict[str, Any]
+
+_PASSES_ON = {"Gather", "Limit", "Result"}
+_NAME = r'(?:"(?:[^"]|"")+"|\w+)'
+_COLUMN = re.compile(rf"(?:(?P<alias>{_NAME})\.)?(?P<column>{_NAME})")
+_OTHER_KINDS = {"m": "the materialized view", "f": "the foreign table"}
+
+# Every scanned table with all that it inherits from: a row may be inserted through any of them, and gets
+# its number by the default of that one.
+_CATALOG = """
+WITH RECURSIVE scanned AS (
+    SELECT held.oid, held.relkind, wanted.name, wanted.cursor
+    FROM json_to_recordset(CAST(:scanned AS json)) AS wanted (schema text, name text, cursor text)
+    JOIN pg_namespace AS place ON place.nspname = wanted.schema
+    JOIN pg_class AS held ON held.relnamespace = place.oid AND held.relname = wanted.name
+), family AS (
+    SELECT oid, cursor FROM scanned
+    UNION SELECT to_regclass(CAST(:own AS text)), CAST(:cursor AS text) WHERE CAST(:own AS text) IS NOT NULL
+    UNION SELECT above.inhparent, family.cursor FROM family JOIN pg_inherits AS above ON above.inhrelid = family.oid
+), numbered AS (
+    SELECT held.attrelid, held.attnum FROM family
+    JOIN pg_attribute AS held ON held.attrelid = family.oid AND held.attname = family.cursor
+), drawn AS (
+    SELECT owned.objid FROM numbered
+    JOIN pg_depend AS owned ON owned.refclassid = 'pg_class'::regclass AND owned.refobjid = numbered.attrelid
+        AND owned.refobjsubid = numbered.attnum AND owned.classid = 'pg_class'::regclass
+    UNION SELECT used.refobjid FROM numbered
+    JOIN pg_attrdef AS given ON given.adrelid = numbered.attrelid AND given.adnum = numbered.attnum
+    JOIN pg_depend AS used ON used.classid = 'pg_attrdef'::regclass AND used.objid = given.oid
+)
+SELECT (SELECT coalesce(json_agg(json_build_array(name, relkind)), '[]') FROM scanned) AS kinds,
+       (SELECT coalesce(json_agg(oid::bigint), '[]') FROM family) AS tables,
+       (SELECT max(seqcache) FROM pg_sequence WHERE seqrelid IN (SELECT objid FROM drawn)) AS cached
+"""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The tables that rows of a source come from, and why it cannot be sure of them, if it cannot."""
+
+    tables: tuple[int, ...]
+    doubt: str | None
+
+
+def lineage(connection: Connection, plan: Plan) -> Lineage:
+    """Ask the planner and the catalog what is behind a source."""
+    from sqlalchemy import text
+
+    [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
+    top = (json.loads(output) if isinstance(output, str) else output)[0]["Plan"]
+    nodes, origins = list(_nodes(top)), _origins(top)
+    scanned = [
+        {"schema": node["Schema"], "name": node["Relation Name"], "cursor": origins.get(node["Alias"])}
+        for node in nodes
+        if "Relation Name" in node
+    ]
+    own = plan.shape.table
+    named = None if own is None else connection.dialect.identifier_preparer.format_table(own)
+    parameters = {"scanned": json.dumps(scanned), "own": named, "cursor": plan.definition.cursor_column}
+    catalog = connection.execute(text(_CATALOG), parameters).one()
+    return Lineage(tuple(catalog.tables), _doubt(nodes, origins, catalog, is_table=own is not None))
+
+
+def _doubt(nodes: list[_Node], origins: dict[str, str], catalog: Any, *, is_table: bool) -> str | None:
+    for name, kind in catalog.kinds:
+        if kind in _OTHER_KINDS:
+            return f"it reads {_OTHER_KINDS[kind]} {name}, whose rows appear without a transaction of this server"
+    if any(node["Node Type"] in {"Function Scan", "Table Function Scan", "Custom Scan"} for node in nodes):
+        return "it reads from a function, which hides the tables behind it"
+    if not origins and not (is_table and not catalog.kinds):  # a parent without any child has nothing to scan
+        return "its cursor is computed and not a column of a table"
+    if catalog.cached is not None and catalog.cached > 1:
+        return f"its sequence hands out {catalog.cached} numbers at a time to each session"
+    return None
+
+
+def _nodes(node: _Node) -> Iterator[_Node]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _origins(node: _Node) -> dict[str, str]:
+    """Return the column that the first output is in each table it comes from, by the alias of the scan."""
+    members = [
+        child for child in node.get("Plans", ()) if child.get("Parent Relationship") not in {"InitPlan", "SubPlan"}
+    ]
+    if node["Node Type"] in {"Append", "Merge Append"}:
+        origins = [_origins(member) for member in members]
+        return {alias: column for one in origins for alias, column in one.items()} if all(origins) else {}
+    if node["Node Type"] in _PASSES_ON and len(members) == 1:
+        return _origins(members[0])
+    named = _COLUMN.fullmatch(next(iter(node.get("Output", ())), ""))
+    if named is None:
+        return {}
+    scans = {scan["Alias"] for scan in _nodes(node) if "Relation Name" in scan}
+    alias = node["Alias"] if "Relation Name" in node else _plain(named["alias"] or "")
+    return {alias: _plain(named["column"])} if alias in scans else {}
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name

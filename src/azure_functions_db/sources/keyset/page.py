@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.sources.keyset.boundary import MOST_ROWS, Boundary, Ties, are_alike, are_tied
+from azure_functions_db.sources.keyset.boundary import MOST_ROWS, NO_LAYOUT, Boundary, are_alike, are_tied
 from azure_functions_db.sources.keyset.plan import LIMIT
-from azure_functions_db.sources.keyset.position import Position
-from azure_functions_db.sources.keyset.salvage import Salvage, SalvagedRow, is_undecodable
-from azure_functions_db.sources.keyset.shape import Header, header_of
-from azure_functions_db.sources.keyset.wire import is_same_in_binary, rows_of
+from azure_functions_db.sources.keyset.position import Bound, Position
+from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of
+from azure_functions_db.sources.keyset.undecodable import Salvage, SalvagedRow, is_undecodable
 from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Select
 
-    from azure_functions_db.sources.keyset.boundary import Mark
+    from azure_functions_db.sources.keyset.boundary import Layout, Mark
     from azure_functions_db.sources.keyset.plan import Plan
-    from azure_functions_db.sources.keyset.wire import Wording
+    from azure_functions_db.sources.keyset.rows import CompiledStatement
 
 # A share that only Python can pick is looked for among this many rows before a fetch returns what it has,
 # in chunks that grow up to this size.
@@ -53,6 +52,7 @@ class _Reading:
     """Rows of a source's share, the last position looked at, and whether there was nothing behind it."""
 
     header: Header
+    layout: Layout
     rows: Sequence[Any]
     last: Position | None
     is_end: bool
@@ -63,14 +63,6 @@ def empty_page(start: Position) -> Page:
     return Page(Header((), ()), (), start, more=False)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """The cursor value where a page ends; ``inclusive`` says whether rows of that value still belong to it."""
-
-    value: Any
-    inclusive: bool = True
-
-
 def read_page(connection: Connection, plan: Plan, start: Position, limit: int, bound: Bound | None = None) -> Page:
     """Read the rows after a position, at most up to a cursor value if a bound is given.
 
@@ -79,27 +71,23 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
     boundary = start.boundary
     if boundary is None:
         return _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
-    if len(boundary) > limit or _collates(plan, start):
+    collates = plan.collates and isinstance(start.values[0], str)
+    if len(boundary.marks) > limit or collates:
         # Within many rows of one value, the delivered ones are read again only when the value is to be passed.
         page = _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
         if page.rows and page.more and are_tied(page.end.values[0], start.values[0]):
             return page
-        if _collates(plan, start):
+        if collates:
             return _missed(connection, plan, start, limit, page, bound) or page
     # A statement is compiled for each number of rows: few numbers are enough.
-    known = 1 << len(boundary).bit_length()
-    read = _read(connection, plan, start.at_value, limit + known + 1, bound)
+    delivered = 1 << len(boundary.marks).bit_length()
+    read = _read(connection, plan, start.at_value, limit + delivered + 1, bound)
     page = _page(plan, start, read, limit)
     # The search for our share may have ended among others' rows at this value, or its type may have changed.
     is_stuck = page.more and not page.rows and page.end == start
-    if is_stuck or not Ties(plan, read.header).begins_alike(read.rows, start.values[0]):
+    if is_stuck or not read.layout.begins_alike(read.rows, start.values[0]):
         return read_page(connection, plan, replace(start, boundary=None), limit, bound)
     return page
-
-
-def _collates(plan: Plan, start: Position) -> bool:
-    """Tell whether only the database knows which values are the same as this text."""
-    return plan.dialect.name != "sqlite" and isinstance(start.values[0], str)
 
 
 def _missed(
@@ -108,10 +96,10 @@ def _missed(
     """Read the rows at the cursor value alone, and return those neither delivered nor ahead; None: there are none."""
     is_open = bound is not None and not bound.inclusive and bound.value == start.values[0]
     read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, Bound(start.values[0], not is_open))
-    ties = Ties(plan, read.header)
-    rows = [row for row in read.rows if ties.is_at(row, start.values[0])]
-    waiting = {key for _, key, _ in ties.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
-    fresh = [one for one in ties.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
+    layout = read.layout
+    rows = layout.rows_at(read.rows, start.values[0])
+    waiting = {key for _, key, _ in layout.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
+    fresh = [one for one in layout.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
     if not fresh:
         return None
     kept = fresh[:limit]
@@ -135,29 +123,31 @@ def _read(connection: Connection, plan: Plan, start: Position, count: int, bound
     if plan.definition.partition is not None and not plan.partitions_in_sql:
         return _read_share(connection, plan, start, count, bound)
     header, rows = _rows(connection, plan, start, count, bound)
-    last = Position(plan.positions(header)(rows[-1])) if rows else None
-    return _Reading(header, rows, last, is_end=len(rows) < count)
+    layout = plan.layout(header) if rows else NO_LAYOUT
+    last = Position(layout.position(rows[-1])) if rows else None
+    return _Reading(header, layout, rows, last, is_end=len(rows) < count)
 
 
 def _read_share(connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None) -> _Reading:
     """Read on until there are enough rows of this share: which rows belong to it is known only here."""
     taken: list[Any] = []
-    header, last = Header((), ()), None
+    header, layout, last = Header((), ()), NO_LAYOUT, None
     chunk, searched = count * plan.definition.partition.count, 0  # type: ignore[union-attr]  # only called with one
     while len(taken) < count and searched < _SEARCHED_ROWS:
         header, rows = _rows(connection, plan, last or start, chunk, bound)
-        taken += _share(plan, header, rows)
-        last = Position(plan.positions(header)(rows[-1])) if rows else last
+        layout = plan.layout(header) if rows else layout
+        taken += _share(plan, layout, rows)
+        last = Position(layout.position(rows[-1])) if rows else last
         if len(rows) < chunk:
-            return _Reading(header, taken, last, is_end=True)
+            return _Reading(header, layout, taken, last, is_end=True)
         searched += chunk
         chunk = max(chunk, min(2 * chunk, _CHUNK_ROWS))
-    return _Reading(header, taken, last, is_end=False)
+    return _Reading(header, layout, taken, last, is_end=False)
 
 
-def _share(plan: Plan, header: Header, rows: Sequence[Any]) -> list[Any]:
+def _share(plan: Plan, layout: Layout, rows: Sequence[Any]) -> list[Any]:
     order = plan.definition.order_columns
-    position_of = plan.positions(header)
+    position_of = layout.position
     places = [order.index(name) for name in plan.definition.pk_columns]
     takes = plan.definition.partition.takes  # type: ignore[union-attr]  # only called with one
     return [row for row in rows if takes([position_of(row)[place] for place in places])]
@@ -167,27 +157,26 @@ def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
     """Return what was read without what had been delivered, cut to the limit."""
     count = 0
     fresh: list[tuple[int, bytes, Mark]] = []
-    if start.boundary:
-        ties = Ties(plan, read.header)
-        count = ties.at_start(read.rows, start.values[0])
-        fresh = ties.fresh(read.rows[:count], start.boundary)
+    if start.boundary is not None and start.boundary.marks:
+        count = read.layout.count_at_start(read.rows, start.values[0])
+        fresh = read.layout.fresh(read.rows[:count], start.boundary)
     rows = [*(read.rows[place] for place, _, _ in fresh), *read.rows[count:]] if count else read.rows
     if len(rows) <= limit:
         stands = start.boundary is not None and (read.last is None or are_tied(read.last.values[0], start.values[0]))
         if stands and not rows:
             return replace(empty_page(start), more=not read.is_end)
         last = Position(start.values) if stands and not read.is_end else read.last
-        end = _end(plan, start, read.header, read.rows, last, more=not read.is_end)
-        return Page(read.header, rows, end, not read.is_end, _labels(fresh))
+        end = _end(plan, start, read.layout, read.rows, last, more=not read.is_end)
+        return Page(read.header, rows, end, not read.is_end, _labels(fresh) if fresh else {})
     # The end is the last row before the first one that stays behind, so that delivered ones in between count.
     stop = fresh[limit][0] if limit < len(fresh) else count + limit - len(fresh)
-    last = Position(plan.positions(read.header)(read.rows[stop - 1]))
-    end = _end(plan, start, read.header, read.rows[:stop], last, more=True)
+    last = Position(read.layout.position(read.rows[stop - 1]))
+    end = _end(plan, start, read.layout, read.rows[:stop], last, more=True)
     return Page(read.header, rows[:limit], end, more=True, revisions=_labels(fresh[:limit]))
 
 
 def _end(
-    plan: Plan, start: Position, header: Header, passed: Sequence[Any], last: Position | None, *, more: bool
+    plan: Plan, start: Position, layout: Layout, passed: Sequence[Any], last: Position | None, *, more: bool
 ) -> Position:
     """Return the position behind the rows that were passed, which remembers those at its cursor value."""
     if last is None:
@@ -196,12 +185,14 @@ def _end(
         return last
     cursor = last.values[0]
     stays = bool(start.values) and are_tied(start.values[0], cursor)
-    is_another = bool(start.values) and not are_alike(start.values[0], cursor)
+    is_another = bool(start.values) and not stays and not are_alike(start.values[0], cursor)
     if is_another or (stays and start.boundary is None and not start.inclusive):
         return last  # Which rows were delivered at this value is not known.
     earlier = (start.boundary if stays else None) or _NOTHING
-    marks = Ties(plan, header).at_end(passed, cursor, earlier)
-    return replace(last, boundary=None if marks is None else earlier.joined(marks, complete=not more))
+    marks = layout.marks_at_end(passed, cursor, earlier)
+    if marks is not None and earlier.marks:
+        return replace(last, boundary=earlier.joined(marks, complete=not more))
+    return replace(last, boundary=None if marks is None else Boundary(marks))
 
 
 def _labels(fresh: Sequence[tuple[int, bytes, Mark]]) -> dict[int, str]:
@@ -224,48 +215,36 @@ def _salvage(connection: Connection, plan: Plan, bound: Bound | None) -> Salvage
         return _plain_rows(connection, plan, start, count, bound)
 
     def read_row(start: Position, names: Sequence[str], texts: Collection[str]) -> tuple[Header, Sequence[Any]]:
-        statement = plan.next_row(start, names, texts=texts, **_below(bound))
-        return _through_sqlalchemy(connection, statement, _parameters(plan, start, bound))
+        statement = plan.next_row(start, names, bound, texts=texts)
+        return _through_sqlalchemy(connection, statement, plan.parameters(start, bound))
 
     return Salvage(plan, read_page, read_row)
-
-
-def _below(bound: Bound | None) -> dict[str, bool]:
-    return {"bounded": bound is not None, "at_bound": bound is None or bound.inclusive}
-
-
-def _parameters(plan: Plan, start: Position, bound: Bound | None) -> dict[str, Any]:
-    return plan.parameters(start.values) | ({} if bound is None else plan.bounded(bound.value))
 
 
 def _plain_rows(
     connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
 ) -> tuple[Header, Sequence[Any]]:
-    statement = plan.page(start, **_below(bound))
-    parameters = {**_parameters(plan, start, bound), LIMIT: count}
-    worded = plan.worded(statement, count) if has_left_transactions(connection) else None
-    if worded is None:
-        return _through_sqlalchemy(connection, statement, parameters)
-    return _straight(connection, plan, worded, parameters)
+    statement = plan.page(start, bound)
+    parameters = plan.parameters(start, bound)
+    compiled = plan.compiled(statement, count) if has_left_transactions(connection) else None
+    if compiled is None:
+        return _through_sqlalchemy(connection, statement, {**parameters, LIMIT: count})
+    if connection.dialect.driver == "psycopg":
+        return _in_binary(connection, plan, compiled, parameters)
+    return rows_of(connection, compiled, parameters)
 
 
-def _straight(
-    connection: Connection, plan: Plan, worded: Wording, parameters: dict[str, Any]
+def _in_binary(
+    connection: Connection, plan: Plan, compiled: CompiledStatement, parameters: dict[str, Any]
 ) -> tuple[Header, Sequence[Any]]:
+    """Read in the driver's faster form, as long as the columns are the same in it."""
     if plan.reads_binary:
-        header, rows = _worded_rows(connection, worded, parameters, binary=True)
-        if is_same_in_binary(connection.dialect, header.codes):
+        header, rows = rows_of(connection, compiled, parameters, binary=True)
+        if SAME_IN_BINARY.issuperset(header.codes):
             return header, rows
-    header, rows = _worded_rows(connection, worded, parameters, binary=False)
-    plan.reads_binary = is_same_in_binary(connection.dialect, header.codes)
+    header, rows = rows_of(connection, compiled, parameters)
+    plan.reads_binary = SAME_IN_BINARY.issuperset(header.codes)
     return header, rows
-
-
-def _worded_rows(
-    connection: Connection, worded: Wording, parameters: dict[str, Any], *, binary: bool
-) -> tuple[Header, Sequence[Any]]:
-    description, rows = rows_of(connection, worded, parameters, binary=binary)
-    return header_of(connection.dialect, description), rows
 
 
 def _through_sqlalchemy(

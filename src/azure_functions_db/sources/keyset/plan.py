@@ -1,15 +1,20 @@
-"""The statements of one source on one shape of its table, made once and used for every page."""
+"""The statements of one source on one shape of its table, made once and used for every page.
+
+The condition "after this position" has the form that each database turns into an index range. PostgreSQL, SQLite
+and DuckDB compare rows, ``(c, p) > (:c, :p)``, and start in the index there. MySQL and MariaDB see no range in that,
+SQL Server and Oracle do not know it; they get it spelled out, led by ``c >= :c`` so that the range has a lower end.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.sources.keyset import keyset, values
-from azure_functions_db.sources.keyset.rows import row_builder
+from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.boundary import Layout
+from azure_functions_db.sources.keyset.rows import compiled_statement, row_builder
 from azure_functions_db.sources.keyset.shape import bound_text
-from azure_functions_db.sources.keyset.wire import wording
-from azure_functions_db.sources.keyset.zone import aware_utc
+from azure_functions_db.sources.keyset.values import aware_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
@@ -18,10 +23,11 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
-    from azure_functions_db.sources.keyset.position import Position
-    from azure_functions_db.sources.keyset.salvage import SalvagedRow
-    from azure_functions_db.sources.keyset.shape import Header, Shape
-    from azure_functions_db.sources.keyset.wire import Wording
+    from azure_functions_db.sources.keyset.position import Bound, Position
+    from azure_functions_db.sources.keyset.rows import CompiledStatement, Header
+    from azure_functions_db.sources.keyset.shape import Shape
+    from azure_functions_db.sources.keyset.undecodable import SalvagedRow
+
 
 Recurrence = Literal["ignored", "unique", "ripens", "read again"]
 
@@ -45,10 +51,11 @@ class Plan:
         self.end: Any = None
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
         self._statements: dict[Hashable, Select[Any]] = {}
-        self._wordings: dict[tuple[Select[Any], int], Wording | None] = {}
+        self._compiled: dict[tuple[Select[Any], int], CompiledStatement | None] = {}
+        self._layouts: dict[Header, Layout] = {}
         self._builders: dict[Header, Callable[[Sequence[Any]], list[RawRecord]]] = {}
 
-    @property
+    @cached_property
     def cursor(self) -> ColumnElement[Any]:
         """The cursor column."""
         return self.order[0]
@@ -63,18 +70,18 @@ class Plan:
         """The TIMESTAMP columns of MySQL and MariaDB, where the cursor or key has one: they are read in UTC."""
         if self.dialect.name not in {"mysql", "mariadb"}:
             return frozenset()
-        found = frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
-        return frozenset() if found.isdisjoint(self.definition.order_columns) else found
+        stamps = frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
+        return frozenset() if stamps.isdisjoint(self.definition.order_columns) else stamps
 
     @cached_property
     def exact(self) -> dict[str, ColumnElement[Any]]:
         """What is read besides the record because the plain value is rounded."""
         types = self.shape.types
-        found = {
+        exact = {
             name: values.exact(self.shape.column(name), types[name], self.dialect)
             for name in self.definition.order_columns
         }
-        return {name: expression for name, expression in found.items() if expression is not None}
+        return {name: expression for name, expression in exact.items() if expression is not None}
 
     def kept(self, key: Hashable, make: Callable[[], Select[Any]]) -> Select[Any]:
         """Return the statement of this key, made when it is first asked for."""
@@ -82,17 +89,21 @@ class Plan:
             self._statements[key] = make()
         return self._statements[key]
 
-    def page(self, start: Position, *, bounded: bool = False, at_bound: bool = True) -> Select[Any]:
+    def page(self, start: Position, bound: Bound | None = None) -> Select[Any]:
         """Return the statement for a page after such a position, up to a bound or just below it."""
+        key = ("page", start.form, bound and bound.inclusive)
+        if key not in self._statements:
+            self._statements[key] = self._page(start, bound)
+        return self._statements[key]
+
+    def _page(self, start: Position, bound: Bound | None) -> Select[Any]:
         from sqlalchemy import Integer, bindparam
 
-        def page() -> Select[Any]:
-            page = self._filtered(self._everything(), start)
-            page = page.where(*self._below(bounded=bounded, at_bound=at_bound))
-            limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
-            return page.order_by(*self.order).limit(limit)
-
-        return self.kept(("page", start.form, bounded, at_bound), page)
+        page = self._filtered(self._everything(), start)
+        if bound is not None:
+            page = page.where(self._below(at_bound=bound.inclusive))
+        limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
+        return page.order_by(*self.order).limit(limit)
 
     @cached_property
     def own_columns(self) -> tuple[str, ...]:
@@ -105,28 +116,34 @@ class Plan:
         self,
         start: Position,
         names: Sequence[str],
+        bound: Bound | None,
         *,
         texts: Collection[str] = (),
-        bounded: bool = False,
-        at_bound: bool = True,
     ) -> Select[Any]:
         """Return the statement for columns of the row after such a position, some as the database writes them."""
         from sqlalchemy import select
 
         columns = [self.shape.column(name) for name in names]
         extras = self._extras() if len(names) > 1 else []
-        told = [
+        shown = [
             values.as_text(column, self.dialect).label(name) if name in texts else column
             for name, column in zip(names, columns, strict=True)
         ]
-        row = self._filtered(select(*told, *extras), start).where(*self._below(bounded=bounded, at_bound=at_bound))
+        row = self._filtered(select(*shown, *extras), start)
+        if bound is not None:
+            row = row.where(self._below(at_bound=bound.inclusive))
         return row.order_by(*self.order).limit(1)
 
-    def worded(self, page: Select[Any], limit: int) -> Wording | None:
+    @cached_property
+    def collates(self) -> bool:
+        """Whether only the database knows which texts are the same."""
+        return self.dialect.name != "sqlite"
+
+    def compiled(self, page: Select[Any], limit: int) -> CompiledStatement | None:
         """Return a page's statement as the driver takes it, None where only SQLAlchemy can send it."""
-        if (page, limit) not in self._wordings:
-            self._wordings[page, limit] = wording(page, self.dialect, {LIMIT: limit})
-        return self._wordings[page, limit]
+        if (page, limit) not in self._compiled:
+            self._compiled[page, limit] = compiled_statement(page, self.dialect, {LIMIT: limit})
+        return self._compiled[page, limit]
 
     def newest(self, start: Position, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest cursor after such a position, filters left aside.
@@ -135,7 +152,7 @@ class Plan:
         """
 
         def newest() -> Select[Any]:
-            after = [*self._after(start), *self._below(bounded=bounded)]
+            after = [*self._after(start), *([self._below()] if bounded else [])]
             newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
             return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
@@ -155,8 +172,8 @@ class Plan:
 
     def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
-        found = [self.cursor.is_not(None), *self._below(bounded=bounded)]
-        newest = self._raw(self.definition.order_columns).where(*found)
+        filters = [self.cursor.is_not(None), *([self._below()] if bounded else [])]
+        newest = self._raw(self.definition.order_columns).where(*filters)
         return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
     @cached_property
@@ -187,14 +204,14 @@ class Plan:
         count = select(func.count()).select_from(self.shape.relation).where(self.cursor.is_(None))
         return count.where(*self._own_filter())
 
-    def parameters(self, position: Sequence[Any]) -> dict[str, Any]:
-        """Return the values that a statement for this position binds."""
-        end = {} if self.end is None else {END: self.end}
-        return {f"azfdb_p{i}": value for i, value in enumerate(position)} | end
-
-    def bounded(self, bound: Any) -> dict[str, Any]:
-        """Return the value that a bounded statement binds besides its position."""
-        return {BOUND: bound}
+    def parameters(self, start: Position, bound: Bound | None = None) -> dict[str, Any]:
+        """Return the values that a statement for such a position binds."""
+        parameters = {f"azfdb_p{i}": value for i, value in enumerate(start.values)}
+        if self.end is not None:
+            parameters[END] = self.end
+        if bound is not None:
+            parameters[BOUND] = bound.value
+        return parameters
 
     def records(self, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
         """Return the records of a page."""
@@ -215,40 +232,39 @@ class Plan:
         """Tell whether a result has the columns that this plan was made for, of the types it had before."""
         if self._builders and header not in self._builders:
             return False
-        return self.own_columns == self._own(header)
+        return self.own_columns == header.names[: len(header.names) - len(self.exact)]
 
-    @property
+    @cached_property
     def _unstarred(self) -> list[str]:
         """The columns that are needed and that a star does not bring."""
         return [name for name in self.definition.needed_columns if name in self.shape.hidden]
 
-    def positions(self, header: Header) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that takes the position out of a raw row."""
-        extra = {name: len(self._own(header)) + i for i, name in enumerate(self.exact)}
-        places = [extra.get(name, header.names.index(name)) for name in self.definition.order_columns]
-        return lambda row: tuple(values.storable(row[place]) for place in places)
+    def layout(self, header: Header) -> Layout:
+        """Return where the rows of such a result have their position."""
+        layout = self._layouts.get(header)
+        if layout is None:
+            layout = self._layouts[header] = self._layout(header)
+        return layout
 
-    def contents(self, header: Header) -> Callable[[Any], list[Any]]:
-        """Return a function that takes everything but the position out of a raw row."""
-        order = self.definition.order_columns
-        places = [place for place, name in enumerate(self._own(header)) if name not in order]
-        return lambda row: [row[place] for place in places]
+    def _layout(self, header: Header) -> Layout:
+        own, order = self._own(header), self.definition.order_columns
+        extra = {name: len(own) + i for i, name in enumerate(self.exact)}
+        position = [extra.get(name, header.names.index(name)) for name in order]
+        return Layout(position, [place for place, name in enumerate(own) if name not in order])
 
     def _raw(self, names: Sequence[str]) -> Select[Any]:
         """Select columns of the position, to be had as the driver gives them."""
         from sqlalchemy import select, type_coerce
 
-        from azure_functions_db.sources.keyset.rawtype import Raw
+        from azure_functions_db.sources.keyset.expressions import Raw
 
         columns = [self.exact.get(name, self.shape.column(name)) for name in names]
         raw: Any = select(*(type_coerce(column, Raw()) for column in columns))
         return raw  # type: ignore[no-any-return]  # the checker cannot count the columns
 
-    def _below(self, *, bounded: bool, at_bound: bool = True) -> list[ColumnElement[bool]]:
-        if not bounded:
-            return []
+    def _below(self, *, at_bound: bool = True) -> ColumnElement[bool]:
         bound = self._bound(BOUND, self.definition.cursor_column)
-        return [self.cursor <= bound if at_bound else self.cursor < bound]
+        return self.cursor <= bound if at_bound else self.cursor < bound
 
     def _own(self, header: Header) -> tuple[str, ...]:
         return header.names[: len(header.names) - len(self.exact)]
@@ -274,7 +290,7 @@ class Plan:
     def _everything(self) -> Select[Any]:
         from sqlalchemy import select, text
 
-        extras = self._extras()
+        extras = self._extras() if self.exact else []
         if self.definition.columns is None:
             # A star also brings the column that a migration added a minute ago.
             named = [self.shape.column(name) for name in self._unstarred]
@@ -298,7 +314,7 @@ class Plan:
         parameters = [self._bound(f"azfdb_p{i}", name) for i, name in enumerate(names)]
         if start.inclusive:
             return [self.cursor >= parameters[0]]
-        return [keyset.after(self.order[: len(names)], parameters, self.dialect.name, self._null_keys(start))]
+        return [after(self.order[: len(names)], parameters, self.dialect.name, self._null_keys(start))]
 
     def _null_keys(self, start: Position) -> list[ColumnElement[Any]]:
         """Return the key columns whose NULLs could be passed over."""
@@ -324,3 +340,57 @@ class Plan:
 
     def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
         return values.bound(parameter, self.shape.types[name], self.dialect)
+
+
+_COMPARE_ROWS = {"postgresql", "sqlite", "duckdb"}
+_NULLS_LAST = {"postgresql", "duckdb", "oracle"}
+
+
+def after(
+    columns: Sequence[ColumnElement[Any]],
+    values: Sequence[ColumnElement[Any]],
+    dialect: str,
+    nullable: Collection[ColumnElement[Any]] = (),
+) -> ColumnElement[bool]:
+    """Return the condition that a row comes after the position in the order of the columns.
+
+    Those that are ``nullable`` are spelled out as well: a comparison of rows that meets a NULL is not true.
+    """
+    from sqlalchemy import and_, tuple_
+
+    if len(columns) == 1:
+        return columns[0] > values[0]
+    if dialect in _COMPARE_ROWS and not nullable:
+        return tuple_(*columns) > tuple_(*values)
+    may_be_null = [any(column is other for other in nullable) for column in columns]
+    pairs = list(zip(columns, values, may_be_null, strict=True))
+    return and_(columns[0] >= values[0], _spelled(pairs, nulls_last=dialect in _NULLS_LAST))
+
+
+_Pair = tuple["ColumnElement[Any]", "ColumnElement[Any]", bool]
+
+
+def _spelled(pairs: Sequence[_Pair], *, nulls_last: bool) -> ColumnElement[bool]:
+    from sqlalchemy import and_, or_
+
+    first, *others = pairs
+    higher = _higher(*first, nulls_last=nulls_last)
+    if not others:
+        return higher
+    return or_(higher, and_(_same(*first), _spelled(others, nulls_last=nulls_last)))
+
+
+def _higher(
+    column: ColumnElement[Any], value: ColumnElement[Any], may_be_null: bool, *, nulls_last: bool
+) -> ColumnElement[bool]:
+    from sqlalchemy import and_, or_
+
+    higher = column > value
+    if not may_be_null:
+        return higher
+    lower, upper = (value, column) if nulls_last else (column, value)
+    return or_(higher, and_(upper.is_(None), lower.is_not(None)))
+
+
+def _same(column: ColumnElement[Any], value: ColumnElement[Any], may_be_null: bool) -> ColumnElement[bool]:
+    return column.is_not_distinct_from(value) if may_be_null else column == value

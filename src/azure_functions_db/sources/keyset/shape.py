@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.rows import header_of
 from azure_functions_db.sql.reflection import refreshed, table_of
 
 if TYPE_CHECKING:
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 # Of a column in MySQL's wire protocol.
 _ENUM_FLAG = 256
 _SET_FLAG = 2048
-
-
-class Header(NamedTuple):
-    """The column names of a result, and the driver's type code of each."""
-
-    names: tuple[str, ...]
-    codes: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -80,9 +74,9 @@ def table_shape(engine: Engine, name: str, schema: str | None) -> Shape:
     return _shape_of(engine, table_of(engine, name, schema))
 
 
-def renewed_table_shape(engine: Engine, known: Table) -> Shape:
+def renewed_table_shape(engine: Engine, table: Table) -> Shape:
     """Return the table's shape as it is now."""
-    return _shape_of(engine, refreshed(engine, known))
+    return _shape_of(engine, refreshed(engine, table))
 
 
 def query_shape(connection: Connection, definition: Definition) -> Shape:
@@ -103,21 +97,10 @@ def bound_text(sql: str, definition: Definition) -> TextClause:
     """Return a user's SQL with those of the parameters that it uses."""
     from sqlalchemy import bindparam, text
 
-    from azure_functions_db.sources.keyset.sqltext import parameter_names
+    from azure_functions_db.sources.keyset.definition import parameter_names
 
-    wanted = sorted(parameter_names(sql))
-    return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in wanted))
-
-
-def header_of(dialect: Dialect, description: Sequence[Any]) -> Header:
-    """Return a result's header with the names as the dialect writes them; a name that comes twice is refused."""
-    names = tuple(column[0] for column in description)
-    if dialect.requires_name_normalize:
-        names = tuple(map(dialect.normalize_name, names))
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise SourceConfigurationError(f"The query has several columns named {', '.join(map(repr, twice))}")
-    return Header(names, tuple(_type_code(column[1]) for column in description))
+    names = sorted(parameter_names(sql))
+    return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in names))
 
 
 def _unique_columns(table: Table) -> list[list[str]]:
@@ -160,32 +143,32 @@ def _hidden(engine: Engine, table: Table) -> frozenset[str]:
 def _described(connection: Connection, cursor: Any) -> dict[str, TypeEngine[Any]]:
     header = header_of(connection.dialect, cursor.description)
     kind_of = _mysql_kind if connection.dialect.name in {"mysql", "mariadb"} else _kind
-    known, flags = _driver_types(connection.dialect.name), _flags(cursor, len(header.names))
+    driver_types, flags = _driver_types(connection.dialect.name), _flags(cursor, len(header.names))
     return {
-        name: kind_of(known, code, column, flag)
+        name: kind_of(driver_types, code, column, flag)
         for name, code, column, flag in zip(header.names, header.codes, cursor.description, flags, strict=True)
     }
 
 
-def _kind(known: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEngine[Any]:
+def _kind(driver_types: dict[Any, Any], code: Any, column: Any, _flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
-    kind = known.get(code, types.NullType)()
+    kind = driver_types.get(code, types.NullType)()
     if isinstance(kind, types.DateTime) and hasattr(kind, "precision"):
         kind.precision = column[4]
     return kind  # type: ignore[no-any-return]  # by the table of types
 
 
-def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
+def _mysql_kind(driver_types: dict[Any, Any], code: Any, column: Any, flags: int) -> TypeEngine[Any]:
     from sqlalchemy import types
 
-    from azure_functions_db.sources.keyset import rawtype
+    from azure_functions_db.sources.keyset.expressions import ENUM, SET
 
     if flags & _ENUM_FLAG:
-        return rawtype.ENUM()
+        return ENUM()
     if flags & _SET_FLAG:
-        return rawtype.SET()
-    kind = known.get(code, types.NullType)()
+        return SET()
+    kind = driver_types.get(code, types.NullType)()
     if hasattr(kind, "fsp") and column[5] in range(1, 7):
         kind.fsp = column[5]
     return kind  # type: ignore[no-any-return]  # by the table of types
@@ -193,14 +176,9 @@ def _mysql_kind(known: dict[Any, Any], code: Any, column: Any, flags: int) -> Ty
 
 def _flags(cursor: Any, count: int) -> Sequence[int]:
     """Return the flags that MySQL's drivers keep for each column, beside what is told to everybody."""
-    told = getattr(cursor, "description_flags", None)  # mysqlclient
+    flags = getattr(cursor, "description_flags", None)  # mysqlclient
     fields = getattr(getattr(cursor, "_result", None), "fields", None)  # PyMySQL
-    return told or [field.flags for field in fields or ()] or [0] * count
-
-
-def _type_code(code: Any) -> Any:
-    # A text of DuckDB's types serves as well, and keeps none of its objects alive.
-    return str(code) if type(code).__module__ == "_duckdb._sqltypes" else code
+    return flags or [field.flags for field in fields or ()] or [0] * count
 
 
 def _driver_types(dialect: str) -> dict[Any, Any]:

@@ -7,32 +7,31 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
-from azure_functions_db.sources.keyset.boundary import BOUNDARY, MOST_ROWS
-from azure_functions_db.sources.keyset.census import Census
-from azure_functions_db.sources.keyset.definition import InFlight, Undecodable, defined
-from azure_functions_db.sources.keyset.failures import may_be_migration, reading
-from azure_functions_db.sources.keyset.horizon import logger
-from azure_functions_db.sources.keyset.indexes import warn_without_index
+from azure_functions_db.sources.keyset.boundary import BOUNDARY
+from azure_functions_db.sources.keyset.bounds import HORIZON
+from azure_functions_db.sources.keyset.counting import NullCursorCount
+from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
 from azure_functions_db.sources.keyset.page import Page, at_present, read_page
-from azure_functions_db.sources.keyset.partition import Partition
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,
     Position,
     checkpoint_after,
+    described,
+    parsed,
     position_after,
     position_in,
 )
-from azure_functions_db.sources.keyset.recollection import HORIZON
-from azure_functions_db.sources.keyset.salvage import SalvagedRow
-from azure_functions_db.sources.keyset.settled import Pages, Patience, newest_settled, watch_for, writers_take_turns
+from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
+from azure_functions_db.sources.keyset.reader import PageReader, Patience, newest_settled, watch_for, writers_take_turns
 from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
-from azure_functions_db.sources.keyset.zone import in_utc
+from azure_functions_db.sources.keyset.undecodable import failures_in, salvaged_records
+from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sql.autocommit import leave_transactions
 from azure_functions_db.sql.engine import default_provider
 
@@ -43,9 +42,10 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.errors import SerializationError
     from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
-    from azure_functions_db.sources.keyset.horizon import Grade
-    from azure_functions_db.sources.keyset.shape import Header, Shape
+    from azure_functions_db.sources.keyset.horizon import Grade, Watch
+    from azure_functions_db.sources.keyset.shape import Shape
     from azure_functions_db.sql.engine import EngineProvider
 
 
@@ -147,11 +147,10 @@ class SqlAlchemySource:
         self.name = name or self._definition.label
         self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
-        self._census = Census(clock)
+        self._null_cursors = NullCursorCount(clock)
         self._plan: Plan | None = None
         self._started: Position | None = None
-        self._pages: Pages | None = None
-        self._crowd_told = False
+        self._reader: PageReader | None = None
 
     @property
     def cursor_column(self) -> str:
@@ -163,12 +162,12 @@ class SqlAlchemySource:
         """The columns that tell rows apart."""
         return self._definition.pk_columns
 
-    @property
+    @cached_property
     def created_column(self) -> str | None:
         """The column that equals the cursor as long as a row has not been updated."""
         return self._definition.created_column
 
-    @property
+    @cached_property
     def deleted_column(self) -> str | None:
         """The column that marks a row as deleted."""
         return self._definition.deleted_column
@@ -220,38 +219,32 @@ class SqlAlchemySource:
         with reading(self.name):
             self._forget()
             plan = self._current_plan()
-            self._current_pages(plan)
+            self._current_reader(plan)
             with self._connected(plan) as connection:
                 read_page(connection, plan, BEGINNING, 1)
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
-        _, page = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
-        for reason in self._undecodable(page).values():
-            raise reason
-        return self._records(page)
+        with reading(self.name):
+            fetched = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+            for reason in self._undecodable(fetched.page).values():
+                raise reason
+            return self._records(fetched)
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
-
-        def position(plan: Plan, connection: Connection) -> Position:
-            self._current_pages(plan).recall(checkpoint.get(HORIZON))
-            return self._position(plan, checkpoint, connection)
-
-        start, page = self._fetched(position, limit)
-        records = self._records(page)
-        following = self._next_checkpoint(checkpoint, start, page.end)
-        horizon = self._current_pages(self._used_plan).horizon()
-        nulls = self._census.taken(self.null_cursor_rows)
-        return FetchResult(
-            records,
-            following,
-            page.more,
-            horizon,
-            nulls,
-            revisions=page.revisions,
-            undecodable=self._undecodable(page),
-        )
+        with reading(self.name):
+            fetched = self._fetched(lambda plan, connection: self._resumed(plan, checkpoint, connection), limit)
+            page, watch = fetched.page, fetched.watch
+            return FetchResult(
+                self._records(fetched),
+                self._next_checkpoint(checkpoint, fetched),
+                page.more,
+                watch.horizon() if watch else None,
+                self._null_cursors.due(self.null_cursor_rows),
+                revisions=page.revisions,
+                undecodable=self._undecodable(page) if page.is_salvaged else {},
+            )
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -266,27 +259,43 @@ class SqlAlchemySource:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
         with reading(self.name):
             plan = self._current_plan()
-            watch = self._current_pages(plan).watch
-            if watch is None:
-                return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
             with self._connected(plan) as connection:
-                watch.examine(connection, plan)
-                watch.look(connection, plan, BEGINNING)
-            return watch.grade
+                return self._examined(plan, connection)[0]
 
-    def checkup(self) -> list[Finding]:
+    def _examined(self, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
+        """Return the grade and why it is not better."""
+        watch = self._current_reader(plan).watch
+        if watch is None:
+            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
+        watch.examine(connection, plan)
+        watch.look(connection, plan, BEGINNING)
+        return watch.grade, watch.reason
+
+    def examine(self) -> list[Finding]:
         """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
-        from azure_functions_db.sources.keyset.checkup import checked_up, late_commits
+        from azure_functions_db.sources.keyset.checks import checked_up, late_commits
 
         with reading(self.name):
+            plan = self._current_plan()
             with self._engine().connect() as connection:
-                found = list(checked_up(self._current_plan(), connection))
-            grade, watch = self.late_commit_grade(), self._current_pages(self._used_plan).watch
-            return [*found, late_commits(grade, watch.reason if watch else None)]
+                findings = list(checked_up(plan, connection))
+            with self._connected(plan) as connection:
+                return [*findings, late_commits(*self._examined(plan, connection))]
+
+    checkup = examine
+
+    def describe(self, checkpoint: Checkpoint) -> str:
+        """Return a checkpoint's position as people read it, and as `parse` takes it."""
+        return described(self._definition, checkpoint)
+
+    def parse(self, text: str) -> Checkpoint:
+        """Return the checkpoint of a position that somebody has typed: ``cursor=value key=value``, or "beginning"."""
+        with reading(self.name):
+            return parsed(self._current_plan(), text)
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
-        from azure_functions_db.sources.keyset.revival import revived_row
+        from azure_functions_db.sources.keyset.values import revived_row
 
         with reading(self.name):
             return revived_row(row, self._current_plan().shape.types, strict=strict)
@@ -298,7 +307,6 @@ class SqlAlchemySource:
         with reading(self.name):
             plan = self._current_plan()
             with self._connected(plan) as connection:
-                self._set_end(plan, connection)
                 return counted(connection, plan, self._position(plan, checkpoint, connection), most)
 
     def backlog(self, checkpoint: Checkpoint) -> Backlog:
@@ -308,90 +316,71 @@ class SqlAlchemySource:
         with reading(self.name):
             plan = self._current_plan()
             with self._connected(plan) as connection:
-                self._set_end(plan, connection)
                 return backlog_behind(connection, plan, self._position(plan, checkpoint, connection))
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
 
-    def _fetched(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
+    def _fetched(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
         if limit < 1:
             raise SourceConfigurationError(f"A page has at least one row, not {limit}")
-        with reading(self.name):
-            try:
-                return self._read(position, limit)
-            except _schema_errors() as failure:
-                if not may_be_migration(failure):
-                    raise
-            # Even where nothing has changed: the driver has let go of a statement prepared for what was before.
-            self._shape_changed()
-            return self._read(position, limit)
+        try:
+            return self._read(start_of, limit)
+        except _schema_errors() as failure:
+            if not may_be_migration(failure):
+                raise
+        # Even where nothing has changed: the driver has let go of a statement prepared for what was before.
+        self._shape_changed()
+        return self._read(start_of, limit)
 
-    def _read(self, position: Callable[[Plan, Connection], Position], limit: int) -> tuple[Position, Page]:
+    def _read(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
         plan = self._current_plan()
+        reader = self._current_reader(plan)
         with self._connected(plan) as connection:
-            self._set_end(plan, connection)
-            start = position(plan, connection)
-            page = self._current_pages(plan).read(connection, plan, start, limit)
+            start = start_of(plan, connection)
+            page = reader.read(connection, plan, start, limit)
         if page.rows and not page.is_salvaged and not plan.fits(page.header) and self._shape_changed():
-            return self._read(position, limit)  # What was read is where it is, but its end may be told wrongly.
-        self._tell_of_crowd(plan, start, page.end)
-        return start, page
+            return self._read(start_of, limit)  # What was read is where it is, but its end may be told wrongly.
+        return _Fetched(plan, reader.watch, start, page)
 
-    def _tell_of_crowd(self, plan: Plan, start: Position, end: Position) -> None:
-        """Warn once when a cursor value has too many rows to be read again."""
-        if self._crowd_told or not plan.reads_again or end.boundary is not None or end == start:
-            return
-        if start.boundary is not None or start.values[:1] != end.values[:1]:
-            self._crowd_told = True
-            logger.warning(
-                "Source %r has more than %s rows of one %s: a row that gets this value later, with a smaller key, "
-                "is missed until the value moves on. Give each change a value of its own",
-                self.name,
-                f"{MOST_ROWS:,}",
-                self.cursor_column,
-            )
-
-    def _set_end(self, plan: Plan, connection: Connection) -> None:
-        if plan.end is None and self._definition.end_at is not None:
-            plan.end = position_after(plan, self._definition.end_at, connection).values[0]
-
-    def _records(self, page: Page) -> list[RawRecord]:
+    def _records(self, fetched: _Fetched) -> list[RawRecord]:
+        plan, page = fetched.plan, fetched.page
         if not page.rows:
             return []
-        with reading(self.name):
-            if not page.is_salvaged:
-                return self._used_plan.records(page.header, page.rows)
-            return [record for row in page.rows for record in self._salvaged(page.header, row)]
+        if not page.is_salvaged:
+            return plan.records(page.header, page.rows)
+        return salvaged_records(plan, page.header, page.rows)
 
-    def _salvaged(self, header: Header, row: Any) -> list[RawRecord]:
-        plan = self._used_plan
-        return [plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row])
+    def _undecodable(self, page: Page) -> dict[int, SerializationError]:
+        return {} if self._definition.undecodable == "text" else failures_in(page.rows, self.name)
 
-    def _undecodable(self, page: Page) -> dict[int, Exception]:
-        if not page.is_salvaged or self._definition.undecodable == "text":
-            return {}
-        return {place: row.failure(self.name) for place, row in enumerate(page.rows) if isinstance(row, SalvagedRow)}
-
-    def _next_checkpoint(self, checkpoint: Checkpoint, start: Position, end: Position) -> Checkpoint:
+    def _next_checkpoint(self, checkpoint: Checkpoint, fetched: _Fetched) -> Checkpoint:
         """Return the checkpoint after a page; one that did not move stays as it was written."""
+        plan, watch, start, page = fetched
         written = checkpoint.get("cursor")
-        moved = start != end or (written is None and self._definition.start_at == "now")
+        moved = start != page.end or (written is None and self._definition.start_at == "now")
         following = {name: checkpoint[name] for name in ("cursor", BOUNDARY) if checkpoint.get(name) is not None}
         if moved:
-            following = checkpoint_after(self._used_plan, end)
-        part = self._current_pages(self._used_plan).recollection(checkpoint.get(HORIZON), moved=moved)
+            following = checkpoint_after(plan, page.end)
+        part = watch.saved(checkpoint.get(HORIZON), moved=moved) if watch else None
         return following if part is None else {**following, HORIZON: part}
 
-    def _current_pages(self, plan: Plan) -> Pages:
-        if self._pages is None:
-            self._pages = Pages(watch_for(self.name, plan, self._patience), self._patience)
-        return self._pages
+    def _current_reader(self, plan: Plan) -> PageReader:
+        if self._reader is None:
+            self._reader = PageReader(self.name, watch_for(self.name, plan, self._patience), self._patience)
+        return self._reader
+
+    def _resumed(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
+        """Return where the next page begins, with what the watch of another process has remembered."""
+        watch = self._current_reader(plan).watch
+        if watch is not None:
+            watch.resume(checkpoint.get(HORIZON))
+        return self._position(plan, checkpoint, connection)
 
     def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
-        known = position_in(plan, checkpoint, connection)
-        if known is not None:
-            return known
+        position = position_in(plan, checkpoint, connection)
+        if position is not None:
+            return position
         if self._started is None:
             self._started = self._start(plan, connection)
         return self._started
@@ -401,7 +390,7 @@ class SqlAlchemySource:
             case "beginning":
                 return BEGINNING
             case "now":
-                watch = self._current_pages(plan).watch
+                watch = self._current_reader(plan).watch
                 newest = newest_settled(self.name, watch, connection, plan, self._patience)
                 return at_present(connection, plan, newest)
             case value:
@@ -416,12 +405,9 @@ class SqlAlchemySource:
         with self._engine().connect() as connection:
             leave_transactions(connection)
             with in_utc(connection) if plan.utc_columns else nullcontext():
+                if plan.end is None and self._definition.end_at is not None:
+                    plan.end = position_after(plan, self._definition.end_at, connection).values[0]
                 yield connection
-
-    @property
-    def _used_plan(self) -> Plan:
-        """The plan that the page at hand was read by."""
-        return self._plan or self._current_plan()
 
     def _current_plan(self) -> Plan:
         engine = self._engine()
@@ -429,6 +415,8 @@ class SqlAlchemySource:
             first = self._plan is None
             self._plan = Plan(self._definition, self._shape(engine), engine.dialect)
             if first:
+                from azure_functions_db.sources.keyset.checks import warn_without_index
+
                 warn_without_index(self.name, engine, self._plan)
         return self._plan
 
@@ -440,18 +428,26 @@ class SqlAlchemySource:
 
     def _shape_changed(self) -> bool:
         """Look at the table again and tell whether it is another than before."""
-        known, engine = self._plan, self._engine()
-        if known is None:
+        earlier, engine = self._plan, self._engine()
+        if earlier is None:
             return False
-        table = known.shape.table
+        table = earlier.shape.table
         shape = self._shape(engine) if table is None else renewed_table_shape(engine, table)
         self._plan = Plan(self._definition, shape, engine.dialect)
-        return repr(shape.types) != repr(known.shape.types)
+        return repr(shape.types) != repr(earlier.shape.types)
 
     def _forget(self) -> None:
-        self._census = Census(self._patience.clock)
-        self._plan = self._started = self._pages = None
-        self._crowd_told = False
+        self._null_cursors = NullCursorCount(self._patience.clock)
+        self._plan = self._started = self._reader = None
+
+
+class _Fetched(NamedTuple):
+    """A page with the plan that it was read by and the position it was read from."""
+
+    plan: Plan
+    watch: Watch | None
+    start: Position
+    page: Page
 
 
 def _schema_errors() -> type[DBAPIError]:

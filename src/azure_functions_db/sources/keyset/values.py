@@ -3,11 +3,17 @@
 A position holds the driver's own values, from before SQLAlchemy's result processing: a SQLite text
 stays that text, whatever its column is declared to be. They are bound without further processing, cast
 to the column's type where the database would otherwise compare in another one.
+
+A TIMESTAMP of MySQL or MariaDB is a moment, but the session hands it out as a local time without its zone: an hour
+comes twice in autumn, and another session may tell another time. A source that stands at such a value speaks UTC.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import datetime as dt
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,12 +21,12 @@ from uuid import UUID
 from azure_functions_db.core.errors import CursorSerializationError, SourceConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
-    from sqlalchemy import ColumnElement, Dialect
+    from sqlalchemy import ColumnElement, Connection, Dialect
     from sqlalchemy.types import TypeEngine
 
-    from azure_functions_db.core.types import CursorPart
+    from azure_functions_db.core.types import CursorPart, RawRecord
 
 _MYSQL = {"mysql", "mariadb"}
 
@@ -33,12 +39,12 @@ def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect, *, des
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql
 
-    from azure_functions_db.sources.keyset import rawtype
+    from azure_functions_db.sources.keyset.expressions import ENUM, SET
 
     refused: tuple[type[Any], ...] = (types.JSON, types.ARRAY, types.Interval, types.TupleType)
     if dialect.name in _MYSQL:
         # An ENUM is sorted by its position and compared by its text; a BIT comes as bytes, compared as a number.
-        refused += (types.Enum, mysql.SET, mysql.BIT, rawtype.ENUM, rawtype.SET)
+        refused += (types.Enum, mysql.SET, mysql.BIT, ENUM, SET)
     untyped = described and type(kind) is types.NullType and dialect.name == "postgresql"
     if untyped or isinstance(kind, refused) or type(kind).__name__.upper() in _UNORDERED:
         raise SourceConfigurationError(f"Column {name!r} cannot be a cursor or key: its type is {type_name(kind)}")
@@ -85,7 +91,7 @@ def bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[A
     """Return a parameter for a driver's value, compared as the column's own type."""
     from sqlalchemy import bindparam, cast, types
 
-    from azure_functions_db.sources.keyset.rawtype import Raw
+    from azure_functions_db.sources.keyset.expressions import Raw
 
     parameter = bindparam(name, type_=Raw())
     compared = (types.Numeric, types.Float, types.DateTime, types.Date, types.Time, types.Uuid)
@@ -155,6 +161,10 @@ def lenient(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return converted
 
 
+STORABLE = frozenset({type(None), str, int, float, bytes, dt.datetime, dt.date, dt.time, Decimal, UUID})
+"""The types of values that a checkpoint holds as they are: asking for them saves a call for each value."""
+
+
 def storable(value: Any) -> CursorPart:
     """Return a driver's value as a checkpoint holds it."""
     match value:
@@ -191,6 +201,10 @@ def coerced(value: Any, kind: TypeEngine[Any]) -> Any:
             except (ValueError, ArithmeticError):
                 raise CursorSerializationError(f"The checkpoint holds no value of type {type_name(kind)}") from None
     return value
+
+
+SAME_IN_DRIVERS = frozenset({type(None), str, int, float, bytes})
+"""The types of values that every driver keeps as they are: asking for them saves a call for each value."""
 
 
 def driver_value(value: Any, kind: TypeEngine[Any], dialect: Dialect, sample: Any = None) -> Any:
@@ -235,3 +249,70 @@ def _time_of_day(value: Any) -> Any:
     if dt.timedelta() <= value < dt.timedelta(days=1):
         return (dt.datetime(2000, 1, 1) + value).time()  # noqa: DTZ001 - a clock without a zone
     return _clock_text(value)
+
+
+def revived_row(row: Mapping[str, Any], types: Mapping[str, TypeEngine[Any]], *, strict: bool) -> RawRecord:
+    """Return the row with each text as a value of its column's type; what does not fit stays, or is refused."""
+    return {name: _revived(name, value, types.get(name), strict=strict) for name, value in row.items()}
+
+
+def _revived(name: str, value: Any, kind: TypeEngine[Any] | None, *, strict: bool) -> Any:
+    if not isinstance(value, str) or kind is None:
+        return value
+    try:
+        return _of_type(value, kind)
+    except (CursorSerializationError, binascii.Error):
+        if strict:
+            raise SourceConfigurationError(f"{value!r} is no value of {name}, a {type_name(kind)}") from None
+        return value
+
+
+def _of_type(value: str, kind: TypeEngine[Any]) -> Any:
+    from sqlalchemy import types
+
+    if isinstance(kind, types.LargeBinary | types.BINARY | types.VARBINARY):
+        return base64.b64decode(value, validate=True)
+    return coerced(value, kind)
+
+
+_LEAVE = "SET @azfdb_zone = @@session.time_zone, SESSION time_zone = '+00:00'"
+_RETURN = "SET SESSION time_zone = @azfdb_zone"
+_CONVERT = "SELECT convert_tz(%s, @azfdb_zone, '+00:00')"
+
+
+@contextmanager
+def in_utc(connection: Connection) -> Iterator[None]:
+    """Let the session speak UTC for a while; whoever gets the connection next finds its own zone again."""
+    connection.exec_driver_sql(_LEAVE)
+    try:
+        yield
+    finally:
+        _return(connection)
+
+
+def _return(connection: Connection) -> None:
+    from sqlalchemy.exc import DBAPIError
+
+    if connection.invalidated:
+        return
+    try:
+        connection.exec_driver_sql(_RETURN)
+    except DBAPIError as failure:
+        connection.invalidate(failure)  # What keeps the wrong zone must not be lent again.
+
+
+def naive_utc(value: Any, connection: Connection) -> Any:
+    """Return a moment as a session in UTC tells it; one without a zone is the local time of the session's own."""
+    if not isinstance(value, dt.datetime):
+        return value
+    if value.tzinfo is not None:
+        return value.astimezone(dt.UTC).replace(tzinfo=None)
+    converted = connection.exec_driver_sql(_CONVERT, (value,)).scalar_one()
+    if not isinstance(converted, dt.datetime):
+        raise CursorSerializationError(f"The database cannot tell what {value} is in UTC")
+    return converted
+
+
+def aware_utc(value: Any) -> Any:
+    """Return what a session in UTC told as a moment that says so."""
+    return value.replace(tzinfo=dt.UTC) if isinstance(value, dt.datetime) else value

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.boundary import MOST_ROWS
 from azure_functions_db.sources.keyset.horizon import (
     RowversionWatch,
     SettledWatch,
+    logger,
     warn_of_late_commits,
     warn_of_running,
 )
-from azure_functions_db.sources.keyset.page import Bound, Page, empty_page, read_page
-from azure_functions_db.sources.keyset.position import BEGINNING, Position
+from azure_functions_db.sources.keyset.page import Page, empty_page, read_page
+from azure_functions_db.sources.keyset.position import BEGINNING, Bound, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.core.types import Horizon
     from azure_functions_db.sources.keyset.horizon import Watch
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -73,16 +74,37 @@ def writers_take_turns(plan: Plan) -> bool:
     return plan.dialect.name == "sqlite" and values.is_whole(plan.shape.types[plan.definition.cursor_column])
 
 
-class Pages:
+class PageReader:
     """Reads page after page of one source; ``watch`` is None where there is nothing to watch."""
 
-    def __init__(self, watch: Watch | None, patience: Patience) -> None:
+    def __init__(self, name: str, watch: Watch | None, patience: Patience) -> None:
         self.watch = watch
+        self._name = name
         self._patience = patience
         self._backlog = False
+        self._has_warned = False
 
     def read(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read the page after a position, as far as late commits allow."""
+        page = self._read(connection, plan, start, limit)
+        if plan.reads_again and page.end.boundary is None and page.end != start:
+            self._warn_of_ties(plan, start, page.end)
+        return page
+
+    def _warn_of_ties(self, plan: Plan, start: Position, end: Position) -> None:
+        """Warn once when a cursor value has too many rows to be read again."""
+        if self._has_warned or (start.boundary is None and start.values[:1] == end.values[:1]):
+            return
+        self._has_warned = True
+        logger.warning(
+            "Source %r has more than %s rows of one %s: a row that gets this value later, with a smaller key, "
+            "is missed until the value moves on. Give each change a value of its own",
+            self._name,
+            f"{MOST_ROWS:,}",
+            plan.definition.cursor_column,
+        )
+
+    def _read(self, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         if self.watch is None:
             return read_page(connection, plan, start, limit)
         if self._backlog and self.watch.bound is not None and start.values[:1] != (self.watch.bound,):
@@ -93,19 +115,6 @@ class Pages:
         page = self._settled(self.watch, connection, plan, start, limit)
         self._backlog = page.more
         return page
-
-    def horizon(self) -> Horizon | None:
-        """Tell who holds the horizon, if somebody does."""
-        return self.watch.horizon() if self.watch else None
-
-    def recall(self, part: Any) -> None:
-        """Go on from what the watch of another process has remembered."""
-        if self.watch:
-            self.watch.recall(part)
-
-    def recollection(self, part: Any, *, moved: bool) -> Any:
-        """Return what the next process should remember, None for nothing; ``part`` is what was remembered so far."""
-        return self.watch.recollection(part, moved=moved) if self.watch else None
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
@@ -144,7 +153,7 @@ def _settles(name: str, watch: Watch, connection: Connection, plan: Plan, patien
 
 
 def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
-    parameters = {} if bound is None else plan.bounded(bound)
+    parameters = plan.parameters(BEGINNING, None if bound is None else Bound(bound))
     last = connection.execute(plan.last(bounded=bound is not None), parameters).first()
     return BEGINNING if last is None else Position(tuple(map(values.storable, last)))
 

@@ -75,8 +75,8 @@ def _translated(source: str, error: DBAPIError) -> PollerError:
 
 def _reason(error: DBAPIError) -> str:
     code = code_of(error)
-    told = " ".join(str(error.orig).split())
-    return told if code is None or code in told else f"{told} ({code})"
+    message = " ".join(str(error.orig).split())
+    return message if code is None or code in message else f"{message} ({code})"
 
 
 def _is_definition_fault(error: DBAPIError) -> bool:

@@ -23,14 +23,24 @@ its value is over and whoever has taken it can be seen.
 
 Nobody is waited for without end unless the user wants it: a transaction that has written nothing is passed by
 after the cap, one that has written after the second limit. Both count from the first bound that it has held.
+
+From one process to the next, a part of the checkpoint says which bound has waited for longest, for whom, and
+since when by the database's clock. Transactions are known by texts that are unique on one server between two of its
+starts; what another one has written does not count. Whatever cannot be read is forgotten: that means to wait
+once more, and never to lose a row.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.errors import CursorSerializationError
+from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.core.types import Horizon, HorizonHolder
+from azure_functions_db.sources.keyset import values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -54,7 +64,7 @@ class Transaction:
 
 
 @dataclass
-class Generation:
+class PendingBound:
     """A bound, and those who were running when it was seen and have not ended since; None: not listed yet."""
 
     bound: Any
@@ -64,7 +74,7 @@ class Generation:
     running: dict[Hashable, Transaction] | None = None
 
 
-class Generations:
+class PendingBounds:
     """Bounds that wait for the transactions of their time to end, and the last one for which all have."""
 
     def __init__(self, cap_seconds: float | None, abandon_seconds: float | None = None) -> None:
@@ -76,7 +86,7 @@ class Generations:
         self._cap = cap_seconds
         self._abandon = abandon_seconds
         self._passed: dict[Hashable, Transaction] = {}
-        self._waiting: list[Generation] = []
+        self._waiting: list[PendingBound] = []
         self._latest: tuple[Any, Hashable] = (None, None)
 
     @property
@@ -90,9 +100,9 @@ class Generations:
         return self._latest == (None, None)
 
     @property
-    def oldest(self) -> Generation | None:
-        """The generation that has waited for others for the longest time."""
-        return next((generation for generation in self._waiting if generation.running), None)
+    def oldest(self) -> PendingBound | None:
+        """The bound that has waited for others for the longest time."""
+        return next((pending for pending in self._waiting if pending.running), None)
 
     @property
     def passed_by(self) -> Collection[Transaction]:
@@ -103,19 +113,19 @@ class Generations:
         """Take note of the newest cursor value and of the rows that share it, and tell whether they are news."""
         if bound is None or (bound, ties) == self._latest:
             return False  # The older sighting of the same rows has the shorter list.
-        self._wait_for(Generation(bound, ties, at, ripe_at))
+        self._wait_for(PendingBound(bound, ties, at, ripe_at))
         if len(self._waiting) > _REMEMBERED:
             del self._waiting[-2]
         return True
 
-    def recall(
-        self, generation: Generation | None, passed: Iterable[Transaction], since: Mapping[Hashable, float]
+    def resume(
+        self, pending: PendingBound | None, passed: Iterable[Transaction], since: Mapping[Hashable, float]
     ) -> None:
         """Go on from what another process has remembered, before anything was seen here."""
         self.since |= since
         self._passed |= {transaction.key: transaction for transaction in passed}
-        if generation is not None:
-            self._wait_for(generation)
+        if pending is not None:
+            self._wait_for(pending)
 
     def list_running(
         self,
@@ -128,12 +138,12 @@ class Generations:
 
         ``successors`` gives the present form of a transaction from an earlier list, or nothing if it has ended.
         """
-        for generation in self._waiting:
-            self._update(generation, running, at, successors)
+        for pending in self._waiting:
+            self._update(pending, running, at, successors)
         self._join({key: one for key, one in running.items() if one.touches and key not in self._passed}, at)
         self.since = {key: since for key, since in self.since.items() if key in running}
         self._passed = {key: transaction for key, transaction in self._passed.items() if key in running}
-        drained = [i for i, generation in enumerate(self._waiting) if generation.running == {}]
+        drained = [i for i, pending in enumerate(self._waiting) if pending.running == {}]
         if drained:
             self.confirmed, self.includes_bound = self._waiting[drained[-1]].bound, True
             del self._waiting[: drained[-1] + 1]
@@ -151,33 +161,33 @@ class Generations:
         )
         return Horizon(self.confirmed, waited, holders)
 
-    def _wait_for(self, generation: Generation) -> None:
-        self._latest = (generation.bound, generation.ties)
-        self._waiting.append(generation)
+    def _wait_for(self, pending: PendingBound) -> None:
+        self._latest = (pending.bound, pending.ties)
+        self._waiting.append(pending)
         self._restrict()
 
     def _restrict(self) -> None:
         """Let no older promise cover rows at a value that waits."""
-        for generation in self._waiting:
-            if _is_at_or_below(generation.bound, self.confirmed):
-                self.confirmed, self.includes_bound = generation.bound, False
+        for pending in self._waiting:
+            if _is_at_or_below(pending.bound, self.confirmed):
+                self.confirmed, self.includes_bound = pending.bound, False
 
     def _update(
         self,
-        generation: Generation,
+        pending: PendingBound,
         running: Mapping[Hashable, Transaction],
         at: float,
         successors: Callable[[Transaction], Iterable[Transaction]],
     ) -> None:
-        if generation.running is not None:
-            generation.running = self._present(generation.running, successors)
-        elif at >= generation.ripe_at:
-            generation.running = dict(running)
-        for transaction in list((generation.running or {}).values()):
-            since = self.since.setdefault(transaction.key, generation.seen_at)
+        if pending.running is not None:
+            pending.running = self._present(pending.running, successors)
+        elif at >= pending.ripe_at:
+            pending.running = dict(running)
+        for transaction in list((pending.running or {}).values()):
+            since = self.since.setdefault(transaction.key, pending.seen_at)
             if self._is_passed(transaction, at - since):
                 self._passed[transaction.key] = transaction
-                del generation.running[transaction.key]  # type: ignore[union-attr]  # it has this one
+                del pending.running[transaction.key]  # type: ignore[union-attr]  # it has this one
 
     def _present(
         self, earlier: Mapping[Hashable, Transaction], successors: Callable[[Transaction], Iterable[Transaction]]
@@ -197,7 +207,7 @@ class Generations:
         for key in touching:
             self.since.setdefault(key, at)
         if not self._waiting:
-            self._wait_for(Generation(*self._latest, at, at, touching))
+            self._wait_for(PendingBound(*self._latest, at, at, touching))
         elif self._waiting[-1].running is not None:
             self._waiting[-1].running |= touching
 
@@ -214,3 +224,54 @@ def _is_at_or_below(bound: Any, confirmed: Any) -> bool:
         return not isinstance(bound, str) and bool(bound < confirmed)  # how texts are ordered, only the database knows
     except TypeError:
         return False
+
+
+HORIZON = "horizon"
+"""The name of this part in a checkpoint."""
+
+# It is written with every batch: a crowd that needs more is not worth remembering.
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedHorizon:
+    """A bound with the transactions that it waits for, and those that are no longer waited for."""
+
+    server: str
+    bound: Any = None
+    ties: int | None = None
+    waits: Mapping[str, float] = field(default_factory=dict)
+    passed: Mapping[str, float] = field(default_factory=dict)
+
+
+def written(saved: SavedHorizon) -> dict[str, Any] | None:
+    """Return a saved horizon in its JSON form; None where there is nothing to remember, or too much."""
+    if not saved.waits and not saved.passed:
+        return None
+    form = {
+        "server": saved.server,
+        "bound": serialize_part(values.storable(saved.bound)),
+        "ties": saved.ties,
+        "waits": dict(saved.waits),
+        "passed": dict(saved.passed),
+    }
+    return form if len(json.dumps(form)) <= _MOST_BYTES else None
+
+
+def saved_horizon_in(part: Any) -> SavedHorizon | None:
+    """Return what `written` wrote, None for anything else."""
+    match part:
+        case {"server": str() as server, "bound": bound, "waits": dict() as waits, "passed": dict() as passed}:
+            ties = part.get("ties")
+        case _:
+            return None
+    if not _are_times(waits) or not _are_times(passed) or not isinstance(ties, int | None):
+        return None
+    try:
+        return SavedHorizon(server=server, bound=deserialize_part(bound), ties=ties, waits=waits, passed=passed)
+    except CursorSerializationError:
+        return None
+
+
+def _are_times(moments: Mapping[str, Any]) -> bool:
+    return all(isinstance(moment, int | float) and math.isfinite(moment) for moment in moments.values())

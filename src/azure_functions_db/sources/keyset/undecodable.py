@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, SerializationError
 from azure_functions_db.sources.keyset.position import Position
-from azure_functions_db.sources.keyset.shape import Header
+from azure_functions_db.sources.keyset.rows import Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.plan import Plan
 
     Rows = tuple[Header, Sequence[Any]]
@@ -26,8 +27,22 @@ class SalvagedRow(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no slots for 
 
     def failure(self, source: str) -> SerializationError:
         """Say what is wrong with the row; its values do not belong into messages."""
-        told = ", ".join(f"column {name!r} ({type(error).__name__})" for name, error in self.texts.items())
-        return SerializationError(f"A value cannot be decoded: {told}", source=source)
+        columns = ", ".join(f"column {name!r} ({type(error).__name__})" for name, error in self.texts.items())
+        return SerializationError(f"A value cannot be decoded: {columns}", source=source)
+
+
+def salvaged_records(plan: Plan, header: Header, rows: Sequence[Any]) -> list[RawRecord]:
+    """Return the records of a page that has rows with texts in place of values."""
+    return [
+        record
+        for row in rows
+        for record in ([plan.salvaged(row)] if isinstance(row, SalvagedRow) else plan.records(header, [row]))
+    ]
+
+
+def failures_in(rows: Sequence[Any], source: str) -> dict[int, SerializationError]:
+    """Return what is wrong with rows of a page, by their place in it."""
+    return {place: row.failure(source) for place, row in enumerate(rows) if isinstance(row, SalvagedRow)}
 
 
 def is_undecodable(error: Exception) -> bool:
@@ -61,13 +76,13 @@ class Salvage:
             if part is None:
                 size = min(size, count - len(rows)) // 2
                 continue
-            header, found = part
-            if not found or (layout is not None and header.names != layout.names):
+            header, taken = part
+            if not taken or (layout is not None and header.names != layout.names):
                 break  # The end, or a migration between two reads: what comes next is another page.
-            if layout is None or not isinstance(found[-1], SalvagedRow):
+            if layout is None or not isinstance(taken[-1], SalvagedRow):
                 layout = header
-            rows += found
-            start = Position(self.plan.positions(header)(found[-1]))
+            rows += taken
+            start = Position(self.plan.layout(header).position(taken[-1]))
             size *= 2
         return layout or Header((), ()), rows
 
@@ -96,8 +111,8 @@ class Salvage:
         failures = {name: self._failure(start, [name]) for name in plan.own_columns}
         texts = {name: failure for name, failure in failures.items() if failure is not None}
         # All in one statement, so that the row is a row, whatever is written meanwhile.
-        header, found = self.read_row(start, plan.own_columns, texts)
-        rows = [SalvagedRow(_texted(row, header, texts)) for row in found]
+        header, taken = self.read_row(start, plan.own_columns, texts)
+        rows = [SalvagedRow(_texted(row, header, texts)) for row in taken]
         for row in rows:
             row.header, row.texts = header, texts
         return header, rows

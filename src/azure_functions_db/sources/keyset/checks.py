@@ -11,16 +11,17 @@ from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.boundary import MOST_ROWS
-from azure_functions_db.sources.keyset.explain import plan_words
-from azure_functions_db.sources.keyset.indexes import missing_index
+from azure_functions_db.sources.keyset.expressions import explained
+from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import at_present
+from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import Position
 from azure_functions_db.sql.database_clock import database_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine, Inspector, Row
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.sources.keyset.horizon import Grade
@@ -60,13 +61,13 @@ def late_commits(grade: Grade, reason: str | None = None) -> Finding:
 
 def _index(plan: Plan, connection: Connection) -> Finding:
     words = plan_words(plan, connection)
-    told = f"; the plan says: {words}" if words else ""
+    shown = f"; the plan says: {words}" if words else ""
     if plan.definition.table is None:
-        return Finding("index", "note", f"a query: see its plan{told}")
+        return Finding("index", "note", f"a query: see its plan{shown}")
     missing = missing_index(connection.engine, plan)
     if missing is not None:
-        return Finding("index", "warning", f"no index serves the poll{told}", missing)
-    return Finding("index", "ok", f"the poll is served{told}")
+        return Finding("index", "warning", f"no index serves the poll{shown}", missing)
+    return Finding("index", "ok", f"the poll is served{shown}")
 
 
 def _null_cursors(plan: Plan, connection: Connection) -> Finding:
@@ -81,7 +82,7 @@ def _null_cursors(plan: Plan, connection: Connection) -> Finding:
 
 def _recurring_values(plan: Plan, connection: Connection) -> Finding:
     """Say why a cursor value that was passed does not come again, or what is done about it."""
-    told: dict[Recurrence, str] = {
+    texts: dict[Recurrence, str] = {
         "unique": "unique: a value belongs to one row",
         "ripens": f"ripens ({10 ** -_fraction(_kind(plan), plan.dialect.name):g} s): passed when the clock has",
         "read again": "read again: the newest value is looked at once more, rows are told apart by key and content",
@@ -94,7 +95,7 @@ def _recurring_values(plan: Plan, connection: Connection) -> Finding:
     if plan.recurrence == "read again" and _is_crowded(plan, connection):
         crowd = f"more than {MOST_ROWS:,} rows have the newest value: it is not read again"
         return Finding("cursor values", "warning", crowd, "give each change a value of its own")
-    return Finding("cursor values", "ok", told[plan.recurrence])
+    return Finding("cursor values", "ok", texts[plan.recurrence])
 
 
 def _is_crowded(plan: Plan, connection: Connection) -> bool:
@@ -123,8 +124,8 @@ def _cursor_type(plan: Plan) -> Finding:
     shown = (
         f"{name} {kind.compile(dialect=plan.dialect)}" if _compiles(kind, plan) else f"{name} {values.type_name(kind)}"
     )
-    grade, told = _judged(kind, plan.dialect.name)
-    return Finding("cursor", grade, f"{shown}: {told}" if told else shown)
+    grade, remark = _judged(kind, plan.dialect.name)
+    return Finding("cursor", grade, f"{shown}: {remark}" if remark else shown)
 
 
 def _judged(kind: TypeEngine[Any], dialect: str) -> tuple[Literal["ok", "note", "warning"], str]:
@@ -169,3 +170,101 @@ def _compiles(kind: TypeEngine[Any], plan: Plan) -> bool:
     except CompileError:
         return False
     return True
+
+
+_PREFIX = {"postgresql": "EXPLAIN", "mysql": "EXPLAIN", "mariadb": "EXPLAIN", "sqlite": "EXPLAIN QUERY PLAN"}
+_ESTIMATES = re.compile(r"\s+\(cost=.*")
+_WITH_RANGES = {"postgresql", "sqlite", "mysql", "mariadb", "mssql", "oracle"}
+# Their secondary indexes end with the primary key without saying so.
+_WITH_KEY_APPENDED = {"sqlite", "mysql", "mariadb"}
+
+
+def warn_without_index(name: str, engine: Engine, plan: Plan) -> None:
+    """Say once, with the statement that helps, that each page has to search the table."""
+    statement = missing_index(engine, plan)
+    if statement is not None:
+        logger.warning("No index serves source %r: each page searches the table. It wants %s", name, statement)
+
+
+def plan_words(plan: Plan, connection: Connection) -> str | None:
+    """Return how the database would read the page after the last row; None where it cannot be asked."""
+    dialect = plan.dialect.name
+    if dialect not in _PREFIX:
+        return None
+    if dialect == "postgresql":
+        # On a small table reading all of it is cheapest, which says nothing about a large one.
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
+    last = connection.execute(plan.last()).first()
+    position = Position(() if last is None else tuple(last))
+    parameters = {**plan.parameters(position), LIMIT: 100}
+    rows = explained(connection, plan.page(position), _PREFIX[dialect], parameters)
+    return "; ".join(_said(dialect, row) for row in rows if _said(dialect, row))
+
+
+def _said(dialect: str, row: Row[Any]) -> str:
+    match dialect:
+        case "postgresql":
+            line = _ESTIMATES.sub("", str(row[0])).strip().removeprefix("->").strip()
+            return line if " Scan" in line or line == "Sort" else ""
+        case "sqlite":
+            return str(row.detail)
+        case _:
+            columns = row._mapping  # noqa: SLF001 - the documented name
+            words = [
+                f"{columns['type']} on {columns['key'] or 'no index'}",
+                f"about {columns['rows']} rows",
+                columns["Extra"],
+            ]
+            return ", ".join(word for word in words if word)
+
+
+def missing_index(engine: Engine, plan: Plan) -> str | None:
+    """Return the DDL of the index that the source's pages want, None if they are served."""
+    from sqlalchemy import inspect
+
+    table = plan.definition.table
+    if table is None or engine.dialect.name not in _WITH_RANGES:
+        return None
+    inspector = inspect(engine)
+    if _is_served(inspector, plan) or table in inspector.get_view_names(plan.definition.schema):
+        return None
+    return _ddl(engine, plan)
+
+
+def _is_served(inspector: Inspector, plan: Plan) -> bool:
+    definition = plan.definition
+    order = list(definition.order_columns)
+    key = inspector.get_pk_constraint(definition.table or "", definition.schema)["constrained_columns"]
+    if key and _covers(key, order, unique=True):
+        return True
+    appended = key if plan.dialect.name in _WITH_KEY_APPENDED else []
+    indexes = inspector.get_indexes(definition.table or "", definition.schema)
+    return any(_serves(index, order, appended, filtered=definition.where is not None) for index in indexes)
+
+
+def _serves(index: Any, order: Sequence[str], appended: Sequence[str], *, filtered: bool) -> bool:
+    options = index.get("dialect_options", {})
+    if not filtered and any(name.endswith("_where") and value is not None for name, value in options.items()):
+        return False  # a partial index
+    columns = list(index["column_names"])
+    unique = bool(index.get("unique"))
+    return _covers(columns, order, unique=unique) or _covers([*columns, *appended], order, unique=unique)
+
+
+def _covers(columns: Sequence[str | None], order: Sequence[str], *, unique: bool) -> bool:
+    """Tell whether an index gives the wanted order; behind a unique prefix there is nothing left to order."""
+    if unique and len(columns) <= len(order):
+        return list(columns) == list(order[: len(columns)])
+    return list(columns[: len(order)]) == list(order)
+
+
+def _ddl(engine: Engine, plan: Plan) -> str:
+    from sqlalchemy import Column, Index, MetaData, Table
+    from sqlalchemy.schema import CreateIndex
+
+    definition = plan.definition
+    columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
+    Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
+    index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
+    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
