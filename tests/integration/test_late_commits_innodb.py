@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
 from azure_functions_db.sources.keyset import horizon_mysql
-from tests.integration.test_late_commits import Poll, insert
+from tests.integration.test_late_commits import Poll, Processes, insert, until
 from tests.integration.traffic import create_table
 
 Session = Callable[[], Connection]
@@ -630,3 +630,31 @@ def test_the_privilege_may_come_and_go(
     row = change_mind("REVOKE PROCESS ON *.* FROM")
     assert poll() == [row]  # it cannot
     assert poll.source.late_commit_grade() == "none"
+
+
+def test_the_cap_counts_from_the_first_process_on(session: Session, new_source: NewSource) -> None:
+    idle, writer = session(), session()
+    idle.execute(text("SELECT * FROM changes"))
+    row = insert(writer)
+    writer.commit()
+    poll = Processes(new_source, horizon_cap_seconds=2)  # longer than any of these processes waits
+    assert poll() == []
+    waits = poll.checkpoint["horizon"]["waits"]
+    assert until(poll, [row]) == [row]
+    assert poll.checkpoint["horizon"]["passed"].keys() == waits.keys()
+
+
+def test_overlapping_transactions_do_not_starve_a_process_for_each_tick(
+    session: Session, new_source: NewSource
+) -> None:
+    """Each process sees somebody new; those of the first bound are gone nevertheless."""
+    early, late = session(), session()
+    insert(early)
+    first = insert(late)
+    late.commit()
+    poll = Processes(new_source)
+    assert poll() == []
+    other = session()
+    insert(other)
+    early.commit()
+    assert first in until(poll, [first])
