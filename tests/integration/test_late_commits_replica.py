@@ -27,7 +27,7 @@ class SecondMariaDb(MariaDb):
     name = "second-mariadb"
 
     def command(self) -> list[str]:
-        return [*super().command(), "--server-id=2", "--replicate-wild-do-table=test\\_%.%"]
+        return [*super().command(), "--server-id=2", "--replicate-wild-do-table=test\\_%.%", "--slave-skip-errors=1008"]
 
 
 @pytest.fixture(scope="module")

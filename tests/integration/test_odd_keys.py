@@ -95,7 +95,7 @@ def test_invisible_columns_can_be_cursor_and_key(engine: Engine, new_source: New
 def zoned(url: str, zone: str, provider: EngineProvider, **arguments: Any) -> SqlAlchemySource:
     """Return a source whose sessions are in a time zone."""
     config = DbConfig(connection_url=url, connect_args={"init_command": f"SET time_zone = '{zone}'"})
-    defaults: dict[str, Any] = {"table": "t", "cursor_column": "c", "pk_columns": ["id"]}
+    defaults: dict[str, Any] = {"table": "t", "cursor_column": "c", "pk_columns": ["id"], "horizon_wait_seconds": 20}
     return SqlAlchemySource(db_config=config, engine_provider=provider, **{**defaults, **arguments})
 
 

@@ -75,7 +75,7 @@ def test_what_came_while_a_backlog_was_read_follows_at_once(source: SqlAlchemySo
     assert [next(reading), next(reading)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with engine.begin() as connection:
         add(connection, 20, 21)
-    assert list(reading) == [[8, 9, 20, 21]]
+    assert [number for page in reading for number in page] == [8, 9, 20, 21]
 
 
 def test_reading_begins_and_ends_no_transaction(source: SqlAlchemySource, engine: Engine) -> None:

@@ -193,6 +193,7 @@ for _error in (
     SourceConfigurationError,
     FetchError,
     HandlerError,
+    SourceInUseError,
     CommitError,
     LostLeaseError,
     SerializationError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SourceConfigurationError
@@ -113,6 +113,8 @@ class PageReader:
             if page.more:
                 return page
         page = self._settled(self.watch, connection, plan, start, limit)
+        if self._backlog and page.rows and not self.watch.is_settled:
+            page = replace(page, more=True)  # More has come while the backlog was read; it waits for others' end.
         self._backlog = page.more
         return page
 
