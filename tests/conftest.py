@@ -148,10 +148,11 @@ def functions_runtime() -> Path:
     return folder
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests on MariaDB take turns: a running transaction anywhere on its server holds every poller back."""
-    for item in items:
-        names = [item.nodeid, *getattr(item, "fixturenames", ())]
-        if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
-            item.add_marker(pytest.mark.xdist_group("mariadb"))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let the tests on MariaDB take turns: whatever runs anywhere on its server holds every poller back.
+
+    Said as soon as a test is found: when all have been, pytest-xdist has looked at the groups already.
+    """
+    names = [item.nodeid, *getattr(item, "fixturenames", ())]
+    if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
+        item.add_marker(pytest.mark.xdist_group("mariadb"))
