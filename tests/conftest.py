@@ -149,9 +149,10 @@ def functions_runtime() -> Path:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let the tests on MariaDB take turns: whatever runs anywhere on its server holds every poller back.
+    """Ask that the tests on MariaDB take turns: whatever runs anywhere on its server holds every poller back.
 
-    Said as soon as a test is found: when all have been, pytest-xdist has looked at the groups already.
+    pytest-xdist 3.8 was seen to give them to both workers all the same. So their sources are patient, and
+    those that look at the whole server run alone (see the Makefile).
     """
     names = [item.nodeid, *getattr(item, "fixturenames", ())]
     if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
