@@ -3,8 +3,6 @@
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
-# These look at whatever runs on a server of MariaDB: nobody else may.
-ALONE := tests/integration/test_late_commits_innodb.py tests/integration/test_late_commits_replica.py
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
@@ -24,8 +22,7 @@ demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no servi
 	@$(BIN)/azfdb demo
 
 test: $(READY) ## Run every test against private PostgreSQL, MariaDB and Azurite instances
-	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS) $(ALONE:%=--ignore=%)
-	@$(SERVICES) run -- $(BIN)/python -m pytest $(ALONE)
+	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: $(READY) ## Five minutes of overlapping transactions on each database, every cursor polled: nothing may be lost
 	@AZFDB_SOAK_SECONDS=$${AZFDB_SOAK_SECONDS:-300} $(SERVICES) run -- $(BIN)/python -m pytest -s -k "soak and nothing" tests/integration/test_late_commits_soak.py

@@ -149,11 +149,7 @@ def functions_runtime() -> Path:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Ask that the tests on MariaDB take turns: whatever runs anywhere on its server holds every poller back.
-
-    pytest-xdist 3.8 was seen to give them to both workers all the same. So their sources are patient, and
-    those that look at the whole server run alone (see the Makefile).
-    """
+    """Let the tests on MariaDB take turns: whatever runs anywhere on its server holds every poller back."""
     names = [item.nodeid, *getattr(item, "fixturenames", ())]
     if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
         item.add_marker(pytest.mark.xdist_group("mariadb"))

@@ -43,6 +43,26 @@ class SourceAdapter(Protocol):
         """Return at most ``batch_size`` records after ``cursor``, in order; None is the start."""
 
 
+class ChangeReader(Protocol):
+    """One reading of a source, from `ChangeSource.open` to `close`: whatever belongs to it alone lives here."""
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Return at most ``limit`` records after ``checkpoint`` and the checkpoint after them.
+
+        An empty checkpoint is the start. Calling twice with the same checkpoint must be safe:
+        nothing is consumed until `acknowledge`.
+        """
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Learn that ``checkpoint`` is committed; only now may what lies before it be let go.
+
+        Where it fails it is called again with the same checkpoint in the next tick that has the lease.
+        """
+
+    def close(self) -> None:
+        """Give back what `open` took; called once a tick is over, however it ended."""
+
+
 @runtime_checkable
 class ChangeSource(Protocol):
     """The full source: it owns the form of its checkpoint and is told when one was committed.
@@ -61,27 +81,24 @@ class ChangeSource(Protocol):
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
 
-    def open(self) -> None:
-        """Prepare for reading; called before the first fetch of a tick."""
+    def open(self) -> ChangeReader | None:
+        """Begin to read; called before the first fetch of a tick.
+
+        Return the reader of this tick. Where nothing is returned the source is its own reader, which
+        suits one that holds nothing while it is open.
+        """
 
     def close(self) -> None:
-        """Give back what `open` took; called once a tick is over, however it ended."""
+        """Give back what `open` took, for a source that is its own reader."""
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
-        """Return at most ``limit`` records after ``checkpoint`` and the checkpoint after them.
-
-        An empty checkpoint is the start. Calling twice with the same checkpoint must be safe:
-        nothing is consumed until `acknowledge`.
-        """
+        """Read as `ChangeReader.fetch_changes` does; a source with readers may do it by one of its own."""
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
-        """Learn that ``checkpoint`` is committed; only now may what lies before it be let go.
-
-        Where it fails it is called again with the same checkpoint in the next tick that has the lease.
-        """
+        """Learn of a commit as `ChangeReader.acknowledge` does."""
 
 
 @runtime_checkable

@@ -13,10 +13,12 @@ from azure_functions_db.core.signals import BatchCommitted, LateCommitAwaited, L
 from azure_functions_db.operations.handler import handler_of
 from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.trigger.poll import PollTrigger
+from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from azure_functions_db.core.ports import ChangeReader
     from azure_functions_db.core.signals import Signal
     from azure_functions_db.core.types import (
         AdapterCapability,
@@ -79,13 +81,12 @@ class RangeSource:
         """Check the source."""
         self._source.validate()
 
-    def open(self) -> None:
-        """Open the source."""
-        self._source.open()
+    def open(self) -> RangeReader:
+        """Begin to read the range."""
+        return RangeReader(self._source.open() or self._source, self._note)
 
     def close(self) -> None:
-        """Close the source."""
-        self._source.close()
+        """Do nothing: readers are closed, not the source."""
 
     def capability(self) -> AdapterCapability:
         """Say what the source can tell."""
@@ -93,10 +94,9 @@ class RangeSource:
         return capability
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
-        """Read on within the range."""
-        page: FetchResult = self._source.fetch_changes(checkpoint, limit)
-        metadata = {**(page.next_checkpoint.get("metadata") or {}), **self._note}
-        return replace(page, next_checkpoint={**page.next_checkpoint, "metadata": metadata}, null_cursor_rows=None)
+        """Read on within the range, as a reader for this once."""
+        with reading(self) as reader:
+            return reader.fetch_changes(checkpoint, limit)
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
         """Tell the source nothing: what the live poller still needs is not let go."""
@@ -104,6 +104,24 @@ class RangeSource:
     def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
         """Return how many rows of the range are left; counting stops at ``most``."""
         return int(self._source.count_changes(checkpoint, most))
+
+
+class RangeReader:
+    """Reads a range and notes it in every checkpoint."""
+
+    def __init__(self, reader: ChangeReader, note: Mapping[str, Any]) -> None:
+        self._reader = reader
+        self._note = note
+        self.close = reader.close
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Read on within the range."""
+        page = self._reader.fetch_changes(checkpoint, limit)
+        metadata = {**(page.next_checkpoint.get("metadata") or {}), **self._note}
+        return replace(page, next_checkpoint={**page.next_checkpoint, "metadata": metadata}, null_cursor_rows=None)
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Tell the source nothing: what the live poller still needs is not let go."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from azure_functions_db.operations.positions import cursor_from, key_from, typed
 from azure_functions_db.operations.reports import jsonable
 from azure_functions_db.operations.status import has_one_reader
 from azure_functions_db.state.backend import document_name
+from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +142,8 @@ def _present_document(poller: Poller, *, force: bool) -> dict[str, Any] | None:
 def _check_readable(source: ChangeSource, checkpoint: Checkpoint) -> None:
     """Refuse a position that cannot be read; a source with one reader is only asked how much follows it."""
     if not has_one_reader(source):
-        source.fetch_changes(checkpoint, 1)
+        with reading(source) as reader:
+            reader.fetch_changes(checkpoint, 1)
     elif isinstance(source, CountsBacklog):
         source.backlog(checkpoint)
 

@@ -13,6 +13,7 @@ from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingS
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.batch import RATE_SECONDS
+from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -187,18 +188,15 @@ def look_behind(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) 
     """Look at what waits behind a checkpoint; nothing is consumed, and a source with one reader is not read."""
     if has_one_reader(source):
         return Waiting(source.backlog(checkpoint) if isinstance(source, CountsBacklog) else None)
-    source.open()
-    try:
-        counts = isinstance(source, CountsChanges)
-        result = source.fetch_changes(checkpoint, 1 if counts else _READ)
-        rows, is_more = len(result.records), bool(result.more)
-        if counts and (result.records or result.horizon):
-            counted = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
-            rows = max(counted, rows)
-            is_more = rows >= _COUNTED
-        return Waiting(Backlog(rows, "rows", is_more, _lag(source, result, rows, now)), result.horizon)
-    finally:
-        source.close()
+    counts = isinstance(source, CountsChanges)
+    with reading(source) as reader:
+        result = reader.fetch_changes(checkpoint, 1 if counts else _READ)
+    rows, is_more = len(result.records), bool(result.more)
+    if counts and (result.records or result.horizon):
+        counted = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
+        rows = max(counted, rows)
+        is_more = rows >= _COUNTED
+    return Waiting(Backlog(rows, "rows", is_more, _lag(source, result, rows, now)), result.horizon)
 
 
 def has_one_reader(source: ChangeSource) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.ports import CountsBacklog
 from azure_functions_db.operations.status import has_one_reader
 from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import Backlog, Horizon
@@ -36,11 +37,8 @@ def tail(poller: Poller, limit: int | None = None) -> Tail:
     if has_one_reader(source):
         backlog = source.backlog(checkpoint) if isinstance(source, CountsBacklog) else None
         return Tail(poller.name, [], backlog is None or backlog.amount > 0, backlog=backlog, has_one_reader=True)
-    source.open()
-    try:
-        result = source.fetch_changes(checkpoint, limit or settings.batch_size)
-    finally:
-        source.close()
+    with reading(source) as reader:
+        result = reader.fetch_changes(checkpoint, limit or settings.batch_size)
     events = normalized(
         settings.normalizer, result.records, source.source_descriptor, {"dry_run": True}, result.revisions
     )

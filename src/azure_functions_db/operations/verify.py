@@ -15,6 +15,7 @@ from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.operations.stores import database_at
 from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -127,10 +128,11 @@ def _pages(poller: Poller, source: Any, checkpoint: Checkpoint, announce: Announ
     """Give all rows after a checkpoint; what running transactions hold back is waited for."""
     settings = poller.defined.settings
     more = True
-    while more:
-        result = source.fetch_changes(checkpoint, _PAGE)
-        yield normalized(settings.normalizer, result.records, settings.source.source_descriptor, {"verified": True})
-        checkpoint, more = result.next_checkpoint, bool(result.more)
-        if not more and is_held_back(source, result.horizon, checkpoint):
-            announce(result.horizon)
-            more = True
+    with reading(source) as reader:
+        while more:
+            result = reader.fetch_changes(checkpoint, _PAGE)
+            yield normalized(settings.normalizer, result.records, settings.source.source_descriptor, {"verified": True})
+            checkpoint, more = result.next_checkpoint, bool(result.more)
+            if not more and result.horizon is not None and is_held_back(source, result.horizon, checkpoint):
+                announce(result.horizon)
+                more = True

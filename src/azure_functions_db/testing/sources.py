@@ -160,8 +160,8 @@ class SourceContract:
 
     def test_nothing_comes_twice_without_a_change(self, new_source: NewSource, change: Change) -> None:
         change(1, "new")
-        source = new_source()
-        checkpoint = [page.next_checkpoint for page in pages_of(source, 10)][-1]
+        checkpoint = [page.next_checkpoint for page in pages_of(new_source(), 10)][-1]
+        source = opened(new_source())
         again = source.fetch_changes(checkpoint, 10)
         assert list(again.records) == []
         assert list(source.fetch_changes(again.next_checkpoint, 10).records) == []
@@ -187,10 +187,10 @@ class SourceContract:
     def test_opening_and_closing_may_be_repeated(self, new_source: NewSource) -> None:
         source = new_source()
         for _ in range(2):
-            source.open()
-            source.fetch_changes({}, 1)
-            source.close()
-            source.close()
+            reader = opened(source)
+            reader.fetch_changes({}, 1)
+            reader.close()
+            reader.close()
 
     def test_the_small_port_reads_on_after_a_cursor(self, new_source: NewSource, change: Change, told: Told) -> None:
         if not self.reads_by_cursor:
@@ -413,7 +413,7 @@ class Recorded:
     """A source that writes down when it is opened, read, acknowledged to and closed."""
 
     def __init__(self, source: Any, calls: list[str], *, fails_to_acknowledge: bool = False) -> None:
-        self._source = source
+        self._source = self._reader = source
         self._calls = calls
         self._fails = fails_to_acknowledge
         self.source_descriptor = source.source_descriptor
@@ -423,17 +423,17 @@ class Recorded:
     def open(self) -> None:
         """Open the source."""
         self._calls.append("open")
-        self._source.open()
+        self._reader = opened(self._source)
 
     def close(self) -> None:
         """Close the source."""
         self._calls.append("close")
-        self._source.close()
+        self._reader.close()
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Read."""
         self._calls.append("fetch")
-        result: FetchResult = self._source.fetch_changes(checkpoint, limit)
+        result: FetchResult = self._reader.fetch_changes(checkpoint, limit)
         return result
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
@@ -441,22 +441,21 @@ class Recorded:
         self._calls.append("acknowledge")
         if self._fails:
             raise OSError("no answer")
-        self._source.acknowledge(checkpoint)
+        self._reader.acknowledge(checkpoint)
 
 
 def opened(source: Any) -> Any:
-    """Return the source, opened."""
-    source.open()
-    return source
+    """Return a reader of the source."""
+    return source.open() or source
 
 
 def pages_of(source: Any, limit: int, checkpoint: Checkpoint | None = None) -> list[FetchResult]:
     """Return all pages up to the end, fetched as a trigger would."""
-    source.open()
+    reader = opened(source)
     pages: list[FetchResult] = []
     position: Checkpoint = checkpoint or {}
     while not pages or pages[-1].records:
-        pages.append(source.fetch_changes(position, limit))
+        pages.append(reader.fetch_changes(position, limit))
         position = pages[-1].next_checkpoint
-    source.close()
+    reader.close()
     return pages

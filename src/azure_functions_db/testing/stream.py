@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import PositionLostError, SourceInUseError
@@ -91,11 +92,37 @@ class MemoryStreamSource:
     def validate(self) -> None:
         """Do nothing: there is nothing to check."""
 
-    def open(self) -> None:
+    def open(self) -> MemoryStreamReader:
         """Become the log's only reader."""
-        if self._log.reader not in {None, self}:
+        return MemoryStreamReader(self._log, whole=self._whole)
+
+    def close(self) -> None:
+        """Do nothing: readers are closed, not the source."""
+
+    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        """Return the changes after the checkpoint, as a reader for this once."""
+        with closing(self.open()) as reader:
+            return reader.fetch_changes(checkpoint, limit)
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Let the log forget what lies before the checkpoint, as a reader for this once."""
+        with closing(self.open()) as reader:
+            reader.acknowledge(checkpoint)
+
+    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+        """Return how many changes wait behind the checkpoint."""
+        return Backlog(sum(1 for _ in self._log.after(_place(checkpoint))), "changes")
+
+
+class MemoryStreamReader:
+    """The only reader of a log, until it is closed."""
+
+    def __init__(self, log: MemoryLog, *, whole: bool) -> None:
+        if log.reader is not None:
             raise SourceInUseError("The log has another reader")
-        self._log.reader = self
+        log.reader = self
+        self._log = log
+        self._whole = whole
 
     def close(self) -> None:
         """Let others read."""
@@ -104,7 +131,6 @@ class MemoryStreamSource:
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return the changes after the checkpoint."""
-        self.open()
         taken: list[Change] = []
         place, is_end = _place(checkpoint), True
         for following, ends, change in self._log.after(place):
@@ -116,13 +142,8 @@ class MemoryStreamSource:
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
         """Let the log forget what lies before the checkpoint."""
-        self.open()
         self._log.acknowledged = max(self._log.acknowledged, _place(checkpoint))
         self._log.forget(_place(checkpoint))
-
-    def backlog(self, checkpoint: Checkpoint) -> Backlog:
-        """Return how many changes wait behind the checkpoint."""
-        return Backlog(sum(1 for _ in self._log.after(_place(checkpoint))), "changes")
 
 
 def _place(checkpoint: Checkpoint) -> _Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, PollerError, SourceInUseError
@@ -22,9 +22,9 @@ from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from azure_functions_db.core.ports import ChangeSource, SourceAdapter
+    from azure_functions_db.core.ports import ChangeReader, ChangeSource, SourceAdapter
     from azure_functions_db.core.types import Checkpoint, CursorValue, SourceDescriptor
     from azure_functions_db.trigger.normalizers import Normalizer
     from azure_functions_db.trigger.poison import Search
@@ -48,6 +48,16 @@ def full_source(source: object, normalizer: Normalizer) -> ChangeSource:
     raise ConfigurationError(
         f"{type(source).__name__} is no change source: it needs source_descriptor and fetch(cursor, batch_size)"
     )
+
+
+@contextmanager
+def reading(source: ChangeSource) -> Iterator[ChangeReader]:
+    """Open a source for as long as the block lasts."""
+    reader = source.open() or source
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
 class SmallSource:
@@ -106,7 +116,7 @@ class SourceSession:
         self._source = settings.source
         self._stages = stages
         self._pause = pause
-        self._is_open = False
+        self._reader: ChangeReader | None = None
         self.fetched = 0
         """How many records were read."""
 
@@ -164,9 +174,9 @@ class SourceSession:
 
     def close(self) -> None:
         """Give back what was opened; failing at that is told, not raised."""
-        if self._is_open:
+        if self._reader is not None:
             with suppress(PollerError):
-                self._stages.run(Stage.CLOSE, self._source.close)
+                self._stages.run(Stage.CLOSE, self._reader.close)
 
     def _read(self, position: Checkpoint, limit: int, spent: dict[Stage, float], *, fill: bool) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
@@ -190,11 +200,10 @@ class SourceSession:
             page = joined(page, fetch(page.next_checkpoint, limit - len(page.records)))
         return page
 
-    def _opened(self) -> ChangeSource:
-        if not self._is_open:
-            self._source.open()
-            self._is_open = True
-        return self._source
+    def _opened(self) -> ChangeReader:
+        if self._reader is None:
+            self._reader = self._source.open() or self._source
+        return self._reader
 
     def _tell_facts(self, result: FetchResult) -> None:
         if result.horizon is not None:

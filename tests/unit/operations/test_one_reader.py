@@ -21,7 +21,7 @@ from azure_functions_db.operations.pollers import Pollers
 from azure_functions_db.operations.reset import to_cursor
 from azure_functions_db.operations.status import status_of
 from azure_functions_db.operations.tail import tail
-from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
+from azure_functions_db.testing.stream import MemoryLog, MemoryStreamReader, MemoryStreamSource
 
 if TYPE_CHECKING:
     import pytest
@@ -38,20 +38,28 @@ class Watched(MemoryStreamSource):
         super().__init__(log)
         self.acts: list[str] = []
 
-    def open(self) -> None:
+    def open(self) -> WatchedReader:
         self.acts.append("open")
-        super().open()
+        return WatchedReader(self._log, self.acts)
+
+
+class WatchedReader(MemoryStreamReader):
+    """Notes what is read and acknowledged."""
+
+    def __init__(self, log: MemoryLog, acts: list[str]) -> None:
+        super().__init__(log, whole=False)
+        self._acts = acts
 
     def close(self) -> None:
-        self.acts.append("close")
+        self._acts.append("close")
         super().close()
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
-        self.acts.append("fetch")
+        self._acts.append("fetch")
         return super().fetch_changes(checkpoint, limit)
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
-        self.acts.append("acknowledge")
+        self._acts.append("acknowledge")
         super().acknowledge(checkpoint)
 
 

@@ -18,7 +18,7 @@ from azure_functions_db.core.errors import FetchError, HandlerError
 from azure_functions_db.core.types import AdapterCapability, FetchResult, Horizon, HorizonHolder
 from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
 from azure_functions_db.state.memory import MemoryStateStore
-from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
+from azure_functions_db.testing.stream import MemoryLog, MemoryStreamReader, MemoryStreamSource
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
@@ -145,6 +145,11 @@ class HeldLog:
 
 
 class Reporting(MemoryStreamSource):
+    def open(self) -> ReportingReader:
+        return ReportingReader(self._log, whole=False)
+
+
+class ReportingReader(MemoryStreamReader):
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         return replace(super().fetch_changes(checkpoint, limit), facts=[HeldLog()])
 
