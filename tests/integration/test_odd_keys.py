@@ -180,7 +180,7 @@ def test_a_connection_that_keeps_the_wrong_zone_is_not_lent_again(
     run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c timestamp NOT NULL, word varchar(9))")
     stamped(engine, 1, SUMMER)
     source = zoned(mariadb_database, "-08:00", provider)
-    with source._connected(source._current_plan()) as connection:
+    with source._relation.connected() as (_, connection):
         lent = connection.exec_driver_sql("SELECT connection_id()").scalar_one()
         run(engine, f"KILL {lent}")
     assert [record["id"] for record in source.fetch_changes({}, 10).records] == [1]

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
 from azure_functions_db import EngineProvider, HandlerError, PollTrigger, RowChange, SqlAlchemySource
-from azure_functions_db.sources.keyset.boundary import MOST_ROWS
+from azure_functions_db.sources.keyset.position import MOST_ROWS
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.conftest import temporary_database
 

@@ -540,7 +540,7 @@ NEAR_THE_END = Position((19, 19_899))
 
 def _rows_touched(engine: Engine, source: SqlAlchemySource) -> int:
     """How many rows the database looks at for a page near the end."""
-    plan = source._current_plan()
+    plan = source._plan()
     with engine.connect() as connection:
         match engine.dialect.name:
             case "mysql":

@@ -11,10 +11,8 @@ from azure_functions_db.core.signals import (
     BatchCommitted,
     FetchedNothing,
     HandlerRetried,
-    LateCommitAwaited,
     LeaseRenewFailed,
     LeaseSkipped,
-    NullCursorsCounted,
     RowQuarantined,
     SourceReported,
     Stage,
@@ -119,11 +117,6 @@ def _log_entry(signal: Signal) -> _Entry | None:
             return logging.WARNING, "row_quarantined", _row_fields
         case LeaseRenewFailed():
             return logging.ERROR if signal.lost else logging.WARNING, "lease_renew_failed", _renewal_fields
-        case NullCursorsCounted():
-            level = logging.WARNING if signal.rows else logging.DEBUG
-            return level, "null_cursor_rows", lambda signal: {"null_cursor_rows": signal.rows}
-        case LateCommitAwaited():
-            return logging.INFO, "late_commit_wait", _horizon_fields
         case SourceReported():
             return signal.fact.log_level, signal.fact.log_event, lambda signal: dict(signal.fact.log_fields())
         case TickCompleted():
@@ -193,15 +186,6 @@ def _row_fields(signal: RowQuarantined) -> dict[str, Any]:
     }
 
 
-def _horizon_fields(signal: LateCommitAwaited) -> dict[str, Any]:
-    horizon = signal.horizon
-    holders = [
-        {"session": holder.session, "user": holder.user, "age_seconds": holder.age_seconds}
-        for holder in horizon.holders
-    ]
-    return {"horizon_bound": str(horizon.bound), "horizon_age_seconds": horizon.age_seconds, "holders": holders}
-
-
 class MetricsObserver:
     """Feeds a `MetricsCollector`; labels are the poller, the source and the kind of failure."""
 
@@ -224,10 +208,6 @@ class MetricsObserver:
                 self._metrics.increment("azfdb_quarantined_total", 1, labels)
             case LeaseSkipped(staleness_seconds=float() as staleness):
                 self._metrics.set_gauge("azfdb_lease_staleness_seconds", staleness, labels)
-            case NullCursorsCounted():
-                self._metrics.set_gauge("azfdb_null_cursor_rows", signal.rows, labels)
-            case LateCommitAwaited():
-                self._metrics.set_gauge("azfdb_horizon_age_seconds", signal.horizon.age_seconds, labels)
             case SourceReported():
                 for name, value in signal.fact.gauges().items():
                     self._metrics.set_gauge(name, value, labels)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import Checkpoint, Event, Horizon, LeaseView, QuarantinedRow
+    from azure_functions_db.core.types import Checkpoint, Event, LeaseView, QuarantinedRow
 
 
 class Stage(StrEnum):
@@ -109,20 +109,6 @@ class FetchedNothing(TickSignal):
 
     fetch_duration_ms: float
     checkpoint_before: Checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullCursorsCounted(TickSignal):
-    """The source counted the rows that have no cursor and can never be delivered."""
-
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateCommitAwaited(TickSignal):
-    """Running transactions kept the source from reading further."""
-
-    horizon: Horizon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

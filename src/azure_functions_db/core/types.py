@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, field
+import logging
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -111,14 +112,46 @@ class Horizon:
     age_seconds: float
     holders: tuple[HorizonHolder, ...] = ()
 
+    log_event: ClassVar[str] = "late_commit_wait"
+    log_level: ClassVar[int] = logging.INFO
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return what the log record carries."""
+        holders = [asdict(holder) for holder in self.holders]
+        return {"horizon_bound": str(self.bound), "horizon_age_seconds": self.age_seconds, "holders": holders}
+
+    def gauges(self) -> dict[str, float]:
+        """Return the age of the oldest wait."""
+        return {"azfdb_horizon_age_seconds": self.age_seconds}
+
+
+@dataclass(frozen=True, slots=True)
+class NullCursors:
+    """How many rows can never be delivered because their cursor is NULL."""
+
+    rows: int
+
+    log_event: ClassVar[str] = "null_cursor_rows"
+
+    @property
+    def log_level(self) -> int:
+        """Worth a warning only where there are any."""
+        return logging.WARNING if self.rows else logging.DEBUG
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return what the log record carries."""
+        return {"null_cursor_rows": self.rows}
+
+    def gauges(self) -> dict[str, float]:
+        """Return their number."""
+        return {"azfdb_null_cursor_rows": self.rows}
+
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
     """What a source read: the records, where it stands after them, whether more is waiting.
 
-    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell. ``horizon``
-    is set where late commits hold the source back, ``null_cursor_rows`` where the rows that can never
-    come were counted this time.
+    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell.
     ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
     content: by its place among the records, a text that makes its event id another one.
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they
@@ -129,11 +162,14 @@ class FetchResult:
     records: Sequence[Any]
     next_checkpoint: Checkpoint
     more: bool | None = None
-    horizon: Horizon | None = None
-    null_cursor_rows: int | None = None
     revisions: Mapping[int, str] = field(default_factory=dict)
     undecodable: Mapping[int, Exception] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
+
+    @property
+    def horizon(self) -> Horizon | None:
+        """How far the source dares to read, where late commits hold it back."""
+        return next((fact for fact in self.facts if isinstance(fact, Horizon)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
 from azure_functions_db.core.serializers import deserialize_part, deserialize_position, serialize_part
-from azure_functions_db.core.signals import BatchCommitted, LateCommitAwaited, LeaseSkipped
+from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, SourceReported
+from azure_functions_db.core.types import Horizon, NullCursors
 from azure_functions_db.operations.handler import handler_of
 from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.trigger.poll import PollTrigger
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         Checkpoint,
         CursorPart,
         FetchResult,
-        Horizon,
         SourceDescriptor,
     )
     from azure_functions_db.operations.handler import Handler
@@ -118,7 +118,8 @@ class RangeReader:
         """Read on within the range."""
         page = self._reader.fetch_changes(checkpoint, limit)
         metadata = {**(page.next_checkpoint.get("metadata") or {}), **self._note}
-        return replace(page, next_checkpoint={**page.next_checkpoint, "metadata": metadata}, null_cursor_rows=None)
+        facts = [fact for fact in page.facts if not isinstance(fact, NullCursors)]  # a range knows nothing of them
+        return replace(page, next_checkpoint={**page.next_checkpoint, "metadata": metadata}, facts=facts)
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
         """Tell the source nothing: what the live poller still needs is not let go."""
@@ -177,8 +178,8 @@ class Backfill:
             case BatchCommitted():
                 self._rows += signal.fetched_count
                 self._advance(signal.fetched_count)
-            case LateCommitAwaited():
-                self._horizon = signal.horizon
+            case SourceReported(fact=Horizon() as horizon):
+                self._horizon = horizon
             case LeaseSkipped():
                 self._skipped = True
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
-from azure_functions_db.core.foreign import parsed_json, timestamp
+from azure_functions_db.core.serializers import parsed_json, timestamp
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,17 @@ from azure_functions_db.core.errors import (
     LostLeaseError,
     StateStoreError,
 )
-from azure_functions_db.core.foreign import DEEPEST, LARGEST, is_count, is_label, is_rate, parsed_json, shown, timestamp
-from azure_functions_db.core.serializers import datetime_text
+from azure_functions_db.core.serializers import (
+    DEEPEST,
+    LARGEST,
+    datetime_text,
+    is_count,
+    is_label,
+    is_rate,
+    parsed_json,
+    shown,
+    timestamp,
+)
 from azure_functions_db.core.types import LeaseView, lease_margin
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
-from azure_functions_db.core.foreign import parsed_json
-from azure_functions_db.core.serializers import serialize_position
+from azure_functions_db.core.serializers import parsed_json, serialize_position
 from azure_functions_db.state.document import (
     Document,
     as_dict,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, FetchError, PollerError, SourceInUseError
 from azure_functions_db.core.ports import CountsChanges
 from azure_functions_db.core.serializers import datetime_text, deserialize_position, serialize_position
-from azure_functions_db.core.signals import FetchedNothing, LateCommitAwaited, NullCursorsCounted, SourceReported, Stage
+from azure_functions_db.core.signals import FetchedNothing, SourceReported, Stage
 from azure_functions_db.core.types import AdapterCapability, FetchResult
 from azure_functions_db.trigger.batch import (
     Batch,
@@ -206,10 +206,6 @@ class SourceSession:
         return self._reader
 
     def _tell_facts(self, result: FetchResult) -> None:
-        if result.horizon is not None:
-            self._stages.say(LateCommitAwaited, horizon=result.horizon)
-        if result.null_cursor_rows is not None:
-            self._stages.say(NullCursorsCounted, rows=result.null_cursor_rows)
         for fact in result.facts:
             self._stages.say(SourceReported, fact=fact)
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 from azure_functions_db.core.config import DbConfig
-from azure_functions_db.sql.pool import check_idle_connections
+from azure_functions_db.sql.engine import check_idle_connections
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from azure_functions_db import EngineProvider, SqlAlchemySource
-from azure_functions_db.sources.keyset.boundary import MOST_ROWS, Boundary, Mark, are_tied, boundary_in, digest
+from azure_functions_db.sources.keyset.position import MOST_ROWS, Boundary, Mark, are_tied, boundary_in, digest
 
 
 def filled(count: int) -> dict[bytes, Mark]:

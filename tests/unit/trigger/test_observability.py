@@ -110,7 +110,7 @@ class Waiting(ListSource):
 
     def fetch_changes(self, checkpoint: Any, _limit: int) -> FetchResult:
         holder = HorizonHolder("4711", "app", 12.0)
-        return FetchResult([], checkpoint, more=False, horizon=Horizon(5, 12.0, (holder,)))
+        return FetchResult([], checkpoint, more=False, facts=[Horizon(5, 12.0, (holder,))])
 
     def validate(self) -> None: ...
 

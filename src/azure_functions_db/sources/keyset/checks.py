@@ -10,12 +10,11 @@ from sqlalchemy import text
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.boundary import MOST_ROWS
 from azure_functions_db.sources.keyset.expressions import explained
 from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.plan import LIMIT
-from azure_functions_db.sources.keyset.position import Position
+from azure_functions_db.sources.keyset.position import MOST_ROWS, Position
 from azure_functions_db.sql.database_clock import database_now
 
 if TYPE_CHECKING:

@@ -6,9 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.sources.keyset.boundary import MOST_ROWS, NO_LAYOUT, Boundary, are_alike, are_tied
 from azure_functions_db.sources.keyset.plan import LIMIT
-from azure_functions_db.sources.keyset.position import Bound, Position
+from azure_functions_db.sources.keyset.position import (
+    MOST_ROWS,
+    NO_LAYOUT,
+    Bound,
+    Boundary,
+    Position,
+    are_alike,
+    are_tied,
+)
 from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of
 from azure_functions_db.sources.keyset.undecodable import Salvage, SalvagedRow, is_undecodable
 from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
@@ -18,8 +25,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Select
 
-    from azure_functions_db.sources.keyset.boundary import Layout, Mark
     from azure_functions_db.sources.keyset.plan import Plan
+    from azure_functions_db.sources.keyset.position import Layout, Mark
     from azure_functions_db.sources.keyset.rows import CompiledStatement
 
 # A share that only Python can pick is looked for among this many rows before a fetch returns what it has,

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.boundary import Layout
+from azure_functions_db.sources.keyset.position import Layout
 from azure_functions_db.sources.keyset.rows import compiled_statement, row_builder
 from azure_functions_db.sources.keyset.shape import bound_text
 from azure_functions_db.sources.keyset.values import aware_utc
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
 
     from sqlalchemy import ColumnElement, Dialect, Select
+    from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
@@ -339,7 +340,7 @@ class Plan:
         return len(key) == 1 and values.is_whole(self.shape.types[key[0]])
 
     def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
-        return values.bound(parameter, self.shape.types[name], self.dialect)
+        return _bound(parameter, self.shape.types[name], self.dialect)
 
 
 _COMPARE_ROWS = {"postgresql", "sqlite", "duckdb"}
@@ -394,3 +395,34 @@ def _higher(
 
 def _same(column: ColumnElement[Any], value: ColumnElement[Any], may_be_null: bool) -> ColumnElement[bool]:
     return column.is_not_distinct_from(value) if may_be_null else column == value
+
+
+def _bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any]:
+    """Return a parameter for a driver's value, compared as the column's own type."""
+    from sqlalchemy import bindparam, cast, types
+
+    from azure_functions_db.sources.keyset.expressions import Raw
+
+    parameter = bindparam(name, type_=Raw())
+    compared = (types.Numeric, types.Float, types.DateTime, types.Date, types.Time, types.Uuid)
+    if dialect.name in {"postgresql", "mssql"} and isinstance(kind, compared):
+        return cast(parameter, _uncut(kind) if dialect.name == "postgresql" else kind)
+    return parameter
+
+
+def _uncut(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return the type with all the digits it can have: a migration may have given the column more of them."""
+    from sqlalchemy import types
+    from sqlalchemy.dialects import postgresql
+
+    match kind:
+        case types.Float():
+            return kind
+        case types.Numeric():
+            return types.Numeric()
+        case types.DateTime():
+            return postgresql.TIMESTAMP(timezone=kind.timezone)
+        case types.Time():
+            return postgresql.TIME(timezone=kind.timezone)
+        case _:
+            return kind

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import binascii
 import datetime as dt
+import json
 import shlex
-from dataclasses import dataclass
+import struct
+import unicodedata
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from hashlib import blake2b
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, json_safe, serialize_position
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.boundary import BOUNDARY, boundary_in
-from azure_functions_db.sources.keyset.values import aware_utc, naive_utc
+from azure_functions_db.sources.keyset.values import STORABLE, aware_utc, naive_utc, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from azure_functions_db.core.types import Checkpoint, CursorValue
-    from azure_functions_db.sources.keyset.boundary import Boundary
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -141,3 +149,223 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
         else values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
         for name, part in zip(names, parts, strict=False)
     )
+
+
+BOUNDARY = "boundary"
+"""The part of a checkpoint that remembers what was delivered at its cursor value."""
+MOST_ROWS = 1_000
+"""How many rows of one cursor value are remembered; with more, the value is not read again."""
+
+_ENTRY = struct.Struct(">8s8sH")
+_DOUBLE = struct.Struct(">d")
+_hash = partial(blake2b, digest_size=8)
+
+
+class Mark(NamedTuple):
+    """A delivered row's content, and how often it had been delivered at this cursor value before."""
+
+    content: bytes
+    revision: int = 0
+
+    @property
+    def label(self) -> str | None:
+        """What tells this delivery from the row's first one; None for the first."""
+        return f"{self.content.hex()}.{self.revision}" if self.revision else None
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What was delivered at one cursor value, by the digest of each row's key."""
+
+    marks: Mapping[bytes, Mark] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def marked(self, key: bytes, content: bytes) -> Mark:
+        """Return the mark that a row has or would get."""
+        earlier = self.marks.get(key)
+        if earlier is None:
+            return Mark(content)
+        return earlier if earlier.content == content else Mark(content, (earlier.revision + 1) % (1 << 16))
+
+    def joined(self, marks: Mapping[bytes, Mark], *, complete: bool) -> Boundary | None:
+        """Return the boundary with further rows, None if they are too many.
+
+        Rows that have gone are remembered, for they may come back; unless the place is needed, and ``complete``
+        says that the given rows are all there are.
+        """
+        merged = {**self.marks, **marks}
+        if len(merged) > MOST_ROWS and complete:
+            merged = dict(marks)
+        return Boundary(merged) if len(merged) <= MOST_ROWS else None
+
+    def written(self, cursor: Any) -> dict[str, str]:
+        """Return the JSON form, which says to which cursor value it belongs."""
+        packed = b"".join(_ENTRY.pack(key, *mark) for key, mark in self.marks.items())
+        return {"at": _digest_text(cursor), "rows": b64encode(packed).decode()}
+
+
+def boundary_in(written: Any, cursor: Any) -> Boundary | None:
+    """Return the boundary that a checkpoint holds for its cursor value, None if it holds none."""
+    match written:
+        case {"at": str() as at, "rows": str() as rows} if at == _digest_text(cursor):
+            try:
+                entries = _ENTRY.iter_unpack(b64decode(rows, validate=True))
+                return Boundary({key: Mark(content, revision) for key, content, revision in entries})
+            except (binascii.Error, struct.error):
+                return None
+        case _:
+            return None
+
+
+class Layout:
+    """Where a driver's rows have their cursor, their key and everything else; made once for each kind of result."""
+
+    def __init__(self, position: Sequence[int], content: Sequence[int]) -> None:
+        self._position = position
+        self._cursor, *self._key = position
+        self._content = content
+
+    def position(self, row: Any) -> tuple[Any, ...]:
+        """Return a row's cursor and key as a checkpoint holds them."""
+        parts = [row[place] for place in self._position]
+        return tuple([part if type(part) in STORABLE else storable(part) for part in parts])
+
+    def count_at_start(self, rows: Sequence[Any], cursor: Any) -> int:
+        """Return how many rows lead at the cursor value."""
+        return sum(1 for _ in takewhile(self._is_at(cursor), rows))
+
+    def rows_at(self, rows: Sequence[Any], cursor: Any) -> list[Any]:
+        """Return the rows at the cursor value."""
+        return list(filter(self._is_at(cursor), rows))
+
+    def fresh(self, rows: Sequence[Any], boundary: Boundary) -> list[tuple[int, bytes, Mark]]:
+        """Return the place, the key and the mark of each row that has not been delivered like this."""
+        marks = boundary.marks
+        return [
+            (place, key, boundary.marked(key, content))
+            for place, (key, content) in enumerate(self._digests(rows))
+            if key not in marks or marks[key].content != content
+        ]
+
+    def marks_at_end(self, rows: Sequence[Any], cursor: Any, earlier: Boundary) -> dict[bytes, Mark] | None:
+        """Return the marks of the rows that end at the cursor value, None if they are too many."""
+        tied = list(takewhile(self._is_at(cursor), reversed(rows)))
+        if len(tied) > MOST_ROWS:
+            return None
+        marks = earlier.marks
+        return {
+            key: earlier.marked(key, content) if key in marks else Mark(content)
+            for key, content in self._digests(tied[::-1])
+        }
+
+    def begins_alike(self, rows: Sequence[Any], cursor: Any) -> bool:
+        """Tell whether the first row's cursor can be compared with a value."""
+        return not rows or rows[0][self._cursor] == cursor or are_alike(storable(rows[0][self._cursor]), cursor)
+
+    def _is_at(self, cursor: Any) -> Callable[[Any], bool]:
+        """Return what tells whether a row is at the cursor value."""
+        place = self._cursor
+        if isinstance(cursor, str):
+            return lambda row: bool(row[place] == cursor) or are_tied(storable(row[place]), cursor)
+        return lambda row: bool(row[place] == cursor)
+
+    def _digests(self, rows: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+        """Return the digests of each row's key and of its content."""
+        keys = [[row[place] for place in self._key] for row in rows]
+        if any(type(part) not in STORABLE for key in keys for part in key):
+            keys = [[storable(part) for part in key] for key in keys]
+        contents = [[row[place] for place in self._content] for row in rows]
+        digests = [_hash(_joined(values)).digest() for values in (*keys, *contents)]
+        return list(zip(digests, digests[len(rows) :], strict=False))
+
+
+NO_LAYOUT = Layout((0,), ())
+"""That of a result without rows."""
+
+
+def are_tied(one: Any, other: Any) -> bool:
+    """Tell whether two cursor values may be the same to the database; its collation may not tell texts apart."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _folded(one) == _folded(other)
+    return bool(one == other)
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Tell whether two cursor values can be compared: a migration may have changed their type."""
+    numbers = (int, float, Decimal)
+    if isinstance(one, dt.datetime) and isinstance(other, dt.datetime):
+        return (one.tzinfo is None) == (other.tzinfo is None)
+    return type(one) is type(other) or (isinstance(one, numbers) and isinstance(other, numbers))
+
+
+def digest(values: Sequence[Any]) -> bytes:
+    """Return eight bytes that stand for a row of driver's values."""
+    return _hash(_joined(values)).digest()
+
+
+def _joined(values: Sequence[Any]) -> bytes:
+    """Return the values' bytes, each after its length, so that no two rows have the same."""
+    joined = b""
+    for value in values:
+        kind = type(value)
+        if kind is str:  # The most common kinds are written here, without a call for each value.
+            part = value.encode("utf-8", "surrogatepass")
+            joined += b"%d:s%b" % (len(part) + 1, part)
+        elif kind is int:
+            part = b"%d" % value
+            joined += b"%d:i%b" % (len(part) + 1, part)
+        elif kind is float:
+            joined += b"9:f" + _DOUBLE.pack(value)
+        else:
+            part = _packed(value)
+            joined += b"%d:%b" % (len(part), part)
+    return joined
+
+
+def _packed(value: Any) -> bytes:
+    """Return a value's bytes, led by its kind; a moment is the same in every time zone."""
+    match value:
+        case None:
+            return b"n"
+        case str():
+            return b"s" + value.encode(errors="surrogatepass")
+        case int():
+            return b"i%d" % value
+        case float():
+            return b"f" + _DOUBLE.pack(value)
+        case dt.datetime() if value.tzinfo is not None:
+            return b"m" + value.astimezone(dt.UTC).isoformat().encode()
+        case dt.datetime() | dt.date() | dt.time():
+            return b"t" + value.isoformat().encode()
+        case dt.timedelta():
+            return b"p%d" % (value // dt.timedelta(microseconds=1))
+        case Decimal() | UUID():
+            return b"d" + str(value).encode()
+        case bytes() | bytearray() | memoryview():
+            return b"b" + bytes(value)
+        case dict() | list() | tuple():
+            # By the encoder, which goes deeper into a document than functions could call themselves.
+            written = json.dumps(value, default=lambda part: _packed(part).hex(), separators=(",", ":"))
+            return b"j" + written.encode(errors="surrogatepass")
+        case _:
+            return b"x" + _text_of(value)
+
+
+def _text_of(value: Any) -> bytes:
+    """Return what a value of a driver's own type says of itself; nothing where that would be its address."""
+    kind: Any = type(value)
+    says_nothing = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+    return kind.__name__.encode() if says_nothing else str(value).encode(errors="surrogatepass")
+
+
+def _folded(text: str) -> str:
+    if text.isascii():
+        return text.casefold().rstrip()
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in plain if not unicodedata.combining(letter)).rstrip()
+
+
+def _digest_text(cursor: Any) -> str:
+    return b64encode(_hash(_joined([cursor])).digest()).decode()

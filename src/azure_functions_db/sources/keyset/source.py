@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
-from azure_functions_db.sources.keyset.boundary import BOUNDARY
-from azure_functions_db.sources.keyset.bounds import HORIZON
-from azure_functions_db.sources.keyset.counting import NullCursorCount
+from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
-from azure_functions_db.sources.keyset.page import Page, at_present, read_page
-from azure_functions_db.sources.keyset.plan import Plan
-from azure_functions_db.sources.keyset.position import (
-    BEGINNING,
-    Position,
-    checkpoint_after,
-    described,
-    parsed,
-    position_after,
-    position_in,
+from azure_functions_db.sources.keyset.page import read_page
+from azure_functions_db.sources.keyset.position import BEGINNING, described, parsed, position_after
+from azure_functions_db.sources.keyset.reader import KeysetReader
+from azure_functions_db.sources.keyset.relation import (
+    Patience,
+    Relation,
+    backlog_behind,
+    counted,
+    rows_without_cursor,
+    watch_for,
+    writers_take_turns,
 )
-from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
-from azure_functions_db.sources.keyset.reader import PageReader, Patience, newest_settled, watch_for, writers_take_turns
-from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
-from azure_functions_db.sources.keyset.undecodable import failures_in, salvaged_records
-from azure_functions_db.sources.keyset.values import in_utc
-from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sources.read_errors import reading
 from azure_functions_db.sql.engine import default_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.errors import SerializationError
-    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, Finding, RawRecord
-    from azure_functions_db.sources.keyset.horizon import Grade, Watch
-    from azure_functions_db.sources.keyset.shape import Shape
+    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, FetchResult, Finding, RawRecord
+    from azure_functions_db.sources.keyset.definition import Definition
+    from azure_functions_db.sources.keyset.horizon import Grade
+    from azure_functions_db.sources.keyset.plan import Plan
     from azure_functions_db.sql.engine import EngineProvider
 
 
@@ -147,10 +138,7 @@ class SqlAlchemySource:
         self.name = name or self._definition.label
         self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
-        self._null_cursors = NullCursorCount(clock)
-        self._plan: Plan | None = None
-        self._started: Position | None = None
-        self._reader: PageReader | None = None
+        self._relation = self._new_relation()
 
     @property
     def cursor_column(self) -> str:
@@ -188,99 +176,68 @@ class SqlAlchemySource:
 
     def partitioned(self, index: int, count: int) -> SqlAlchemySource:
         """Return a source for one of several shares of the rows, to be polled under its own name."""
-        share = copy(self)
-        share._definition = replace(self._definition, partition=Partition.checked((index, count)))  # noqa: SLF001 - a copy
-        share.name = f"{self.name}[{index}/{count}]"
-        share._forget()  # noqa: SLF001 - a copy
-        return share
+        definition = replace(self._definition, partition=Partition.checked((index, count)))
+        return self._redefined(definition, f"{self.name}[{index}/{count}]")
 
     def ranged(self, start_at: CursorValue, end_at: CursorValue) -> SqlAlchemySource:
         """Return a source for the rows from one cursor value to another, both included; None is open.
 
         It keeps its name and fingerprint: an event read through it has the id that it always has.
         """
-        part = copy(self)
         start = "beginning" if start_at is None else start_at
-        part._definition = replace(self._definition, start_at=start, end_at=end_at)  # noqa: SLF001 - a copy
-        part._forget()  # noqa: SLF001 - a copy
-        return part
+        return self._redefined(replace(self._definition, start_at=start, end_at=end_at), self.name)
 
-    def open(self) -> None:
-        """Nothing to prepare: connections come from the pool, one page at a time."""
+    def open(self) -> KeysetReader:
+        """Return the reader of one tick."""
+        return KeysetReader(self._relation)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: readers are closed, not the source."""
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
-        """Nothing to let go: the rows stay where they are."""
+        """Do nothing: the rows stay where they are."""
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
         with reading(self.name):
-            self._forget()
-            plan = self._current_plan()
-            self._current_reader(plan)
-            with self._connected(plan) as connection:
+            self._relation = self._new_relation()
+            with self._relation.connected() as (plan, connection):
+                self._relation.watch(plan)
                 read_page(connection, plan, BEGINNING, 1)
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
         with reading(self.name):
-            fetched = self._fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
-            for reason in self._undecodable(fetched.page).values():
+            reader = self.open()
+            fetched = reader.fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
+            for reason in reader.undecodable(fetched.page).values():
                 raise reason
-            return self._records(fetched)
+            return reader.records(fetched)
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
-        with reading(self.name):
-            fetched = self._fetched(lambda plan, connection: self._resumed(plan, checkpoint, connection), limit)
-            page, watch = fetched.page, fetched.watch
-            return FetchResult(
-                self._records(fetched),
-                self._next_checkpoint(checkpoint, fetched),
-                page.more,
-                watch.horizon() if watch else None,
-                self._null_cursors.due(self.null_cursor_rows),
-                revisions=page.revisions,
-                undecodable=self._undecodable(page) if page.is_salvaged else {},
-            )
+        return self.open().fetch_changes(checkpoint, limit)
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
-        with reading(self.name):
-            plan = self._current_plan()
-            if not plan.may_lack_cursor:
-                return 0
-            with self._connected(plan) as connection:
-                return int(connection.execute(plan.without_cursor()).scalar_one())
+        with reading(self.name), self._relation.connected() as (plan, connection):
+            return rows_without_cursor(connection, plan)
 
     def late_commit_grade(self) -> Grade:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
-        with reading(self.name):
-            plan = self._current_plan()
-            with self._connected(plan) as connection:
-                return self._examined(plan, connection)[0]
-
-    def _examined(self, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
-        """Return the grade and why it is not better."""
-        watch = self._current_reader(plan).watch
-        if watch is None:
-            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
-        watch.examine(connection, plan)
-        watch.look(connection, plan, BEGINNING)
-        return watch.grade, watch.reason
+        with reading(self.name), self._relation.connected() as (plan, connection):
+            return self._examined(plan, connection)[0]
 
     def examine(self) -> list[Finding]:
         """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
         from azure_functions_db.sources.keyset.checks import checked_up, late_commits
 
         with reading(self.name):
-            plan = self._current_plan()
-            with self._engine().connect() as connection:
-                findings = list(checked_up(plan, connection))
-            with self._connected(plan) as connection:
-                return [*findings, late_commits(*self._examined(plan, connection))]
+            engine = self._relation.engine()
+            with engine.connect() as connection:
+                findings = list(checked_up(self._relation.plan(engine), connection))
+            with self._relation.connected() as (plan, lent):
+                return [*findings, late_commits(*self._examined(plan, lent))]
 
     checkup = examine
 
@@ -291,166 +248,48 @@ class SqlAlchemySource:
     def parse(self, text: str) -> Checkpoint:
         """Return the checkpoint of a position that somebody has typed: ``cursor=value key=value``, or "beginning"."""
         with reading(self.name):
-            return parsed(self._current_plan(), text)
+            return parsed(self._plan(), text)
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return a row that went through JSON or was typed, with values of its columns' types again."""
         from azure_functions_db.sources.keyset.values import revived_row
 
         with reading(self.name):
-            return revived_row(row, self._current_plan().shape.types, strict=strict)
+            return revived_row(row, self._plan().shape.types, strict=strict)
 
     def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
-        from azure_functions_db.sources.keyset.counting import counted
-
-        with reading(self.name):
-            plan = self._current_plan()
-            with self._connected(plan) as connection:
-                return counted(connection, plan, self._position(plan, checkpoint, connection), most)
+        with reading(self.name), self._relation.connected() as (plan, connection):
+            return counted(connection, plan, self._relation.position(plan, checkpoint, connection), most)
 
     def backlog(self, checkpoint: Checkpoint) -> Backlog:
         """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
-        from azure_functions_db.sources.keyset.counting import backlog_behind
-
-        with reading(self.name):
-            plan = self._current_plan()
-            with self._connected(plan) as connection:
-                return backlog_behind(connection, plan, self._position(plan, checkpoint, connection))
+        with reading(self.name), self._relation.connected() as (plan, connection):
+            return backlog_behind(connection, plan, self._relation.position(plan, checkpoint, connection))
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
 
-    def _fetched(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
-        if limit < 1:
-            raise SourceConfigurationError(f"A page has at least one row, not {limit}")
-        try:
-            return self._read(start_of, limit)
-        except _schema_errors() as failure:
-            if not may_be_migration(failure):
-                raise
-        # Even where nothing has changed: the driver has let go of a statement prepared for what was before.
-        self._shape_changed()
-        return self._read(start_of, limit)
+    def _examined(self, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
+        """Return the grade and why it is not better, by a watch of its own: the poller's is not disturbed."""
+        watch = watch_for(self.name, plan, self._patience)
+        if watch is None:
+            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
+        watch.examine(connection, plan)
+        watch.look(connection, plan, BEGINNING)
+        return watch.grade, watch.reason
 
-    def _read(self, start_of: Callable[[Plan, Connection], Position], limit: int) -> _Fetched:
-        plan = self._current_plan()
-        reader = self._current_reader(plan)
-        with self._connected(plan) as connection:
-            start = start_of(plan, connection)
-            page = reader.read(connection, plan, start, limit)
-        if page.rows and not page.is_salvaged and not plan.fits(page.header) and self._shape_changed():
-            return self._read(start_of, limit)  # What was read is where it is, but its end may be told wrongly.
-        return _Fetched(plan, reader.watch, start, page)
+    def _plan(self) -> Plan:
+        return self._relation.plan(self._relation.engine())
 
-    def _records(self, fetched: _Fetched) -> list[RawRecord]:
-        plan, page = fetched.plan, fetched.page
-        if not page.rows:
-            return []
-        if not page.is_salvaged:
-            return plan.records(page.header, page.rows)
-        return salvaged_records(plan, page.header, page.rows)
+    def _new_relation(self) -> Relation:
+        return Relation(self.name, self._definition, self._engine, self._patience)
 
-    def _undecodable(self, page: Page) -> dict[int, SerializationError]:
-        return {} if self._definition.undecodable == "text" else failures_in(page.rows, self.name)
-
-    def _next_checkpoint(self, checkpoint: Checkpoint, fetched: _Fetched) -> Checkpoint:
-        """Return the checkpoint after a page; one that did not move stays as it was written."""
-        plan, watch, start, page = fetched
-        written = checkpoint.get("cursor")
-        moved = start != page.end or (written is None and self._definition.start_at == "now")
-        following = {name: checkpoint[name] for name in ("cursor", BOUNDARY) if checkpoint.get(name) is not None}
-        if moved:
-            following = checkpoint_after(plan, page.end)
-        part = watch.saved(checkpoint.get(HORIZON), moved=moved) if watch else None
-        return following if part is None else {**following, HORIZON: part}
-
-    def _current_reader(self, plan: Plan) -> PageReader:
-        if self._reader is None:
-            self._reader = PageReader(self.name, watch_for(self.name, plan, self._patience), self._patience)
-        return self._reader
-
-    def _resumed(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
-        """Return where the next page begins, with what the watch of another process has remembered."""
-        watch = self._current_reader(plan).watch
-        if watch is not None:
-            watch.resume(checkpoint.get(HORIZON))
-        return self._position(plan, checkpoint, connection)
-
-    def _position(self, plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position:
-        position = position_in(plan, checkpoint, connection)
-        if position is not None:
-            return position
-        if self._started is None:
-            self._started = self._start(plan, connection)
-        return self._started
-
-    def _start(self, plan: Plan, connection: Connection) -> Position:
-        match self._definition.start_at:
-            case "beginning":
-                return BEGINNING
-            case "now":
-                watch = self._current_reader(plan).watch
-                newest = newest_settled(self.name, watch, connection, plan, self._patience)
-                return at_present(connection, plan, newest)
-            case value:
-                return position_after(plan, value, connection, inclusive=True)
+    def _redefined(self, definition: Definition, name: str) -> SqlAlchemySource:
+        other = copy(self)
+        other._definition, other.name = definition, name  # noqa: SLF001 - a copy
+        other._relation = other._new_relation()  # noqa: SLF001 - a copy
+        return other
 
     def _engine(self) -> Engine:
         return (self._provider or default_provider()).get_engine(self._config)
-
-    @contextmanager
-    def _connected(self, plan: Plan) -> Iterator[Connection]:
-        """Lend a connection without a transaction, which would cost two round trips."""
-        with self._engine().connect() as connection:
-            leave_transactions(connection)
-            with in_utc(connection) if plan.utc_columns else nullcontext():
-                if plan.end is None and self._definition.end_at is not None:
-                    plan.end = position_after(plan, self._definition.end_at, connection).values[0]
-                yield connection
-
-    def _current_plan(self) -> Plan:
-        engine = self._engine()
-        if self._plan is None or self._plan.dialect is not engine.dialect:
-            first = self._plan is None
-            self._plan = Plan(self._definition, self._shape(engine), engine.dialect)
-            if first:
-                from azure_functions_db.sources.keyset.checks import warn_without_index
-
-                warn_without_index(self.name, engine, self._plan)
-        return self._plan
-
-    def _shape(self, engine: Engine) -> Shape:
-        if self._definition.table is not None:
-            return table_shape(engine, self._definition.table, self._definition.schema)
-        with engine.connect() as connection:
-            return query_shape(connection, self._definition)
-
-    def _shape_changed(self) -> bool:
-        """Look at the table again and tell whether it is another than before."""
-        earlier, engine = self._plan, self._engine()
-        if earlier is None:
-            return False
-        table = earlier.shape.table
-        shape = self._shape(engine) if table is None else renewed_table_shape(engine, table)
-        self._plan = Plan(self._definition, shape, engine.dialect)
-        return repr(shape.types) != repr(earlier.shape.types)
-
-    def _forget(self) -> None:
-        self._null_cursors = NullCursorCount(self._patience.clock)
-        self._plan = self._started = self._reader = None
-
-
-class _Fetched(NamedTuple):
-    """A page with the plan that it was read by and the position it was read from."""
-
-    plan: Plan
-    watch: Watch | None
-    start: Position
-    page: Page
-
-
-def _schema_errors() -> type[DBAPIError]:
-    from sqlalchemy.exc import DBAPIError
-
-    return DBAPIError

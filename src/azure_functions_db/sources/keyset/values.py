@@ -87,37 +87,6 @@ def is_whole(kind: TypeEngine[Any]) -> bool:
     return isinstance(kind, types.Integer)
 
 
-def bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any]:
-    """Return a parameter for a driver's value, compared as the column's own type."""
-    from sqlalchemy import bindparam, cast, types
-
-    from azure_functions_db.sources.keyset.expressions import Raw
-
-    parameter = bindparam(name, type_=Raw())
-    compared = (types.Numeric, types.Float, types.DateTime, types.Date, types.Time, types.Uuid)
-    if dialect.name in {"postgresql", "mssql"} and isinstance(kind, compared):
-        return cast(parameter, _uncut(kind) if dialect.name == "postgresql" else kind)
-    return parameter
-
-
-def _uncut(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Return the type with all the digits it can have: a migration may have given the column more of them."""
-    from sqlalchemy import types
-    from sqlalchemy.dialects import postgresql
-
-    match kind:
-        case types.Float():
-            return kind
-        case types.Numeric():
-            return types.Numeric()
-        case types.DateTime():
-            return postgresql.TIMESTAMP(timezone=kind.timezone)
-        case types.Time():
-            return postgresql.TIME(timezone=kind.timezone)
-        case _:
-            return kind
-
-
 def exact(column: ColumnElement[Any], kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any] | None:
     """Return what to read besides the column where its plain value is rounded on the way out."""
     from sqlalchemy import literal_column, types
