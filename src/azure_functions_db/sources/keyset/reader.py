@@ -46,7 +46,6 @@ class KeysetReader:
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
         self._name = relation.name
-        self._has_backlog = False
 
     def close(self) -> None:
         """Do nothing: connections go back to the pool page by page."""
@@ -138,15 +137,15 @@ class KeysetReader:
         """Read the page after a position, as far as late commits allow."""
         if watch is None:
             return read_page(connection, plan, start, limit)
-        if self._has_backlog and watch.bound is not None and start.values[:1] != (watch.bound,):
+        if self._relation.has_backlog and watch.bound is not None and start.values[:1] != (watch.bound,):
             # Below the bound of the last look nothing has changed; at its own value, rows may have come since.
             page = read_page(connection, plan, start, limit, Bound(watch.bound, inclusive=False))
             if page.more:
                 return page
         page = self._settled(watch, connection, plan, start, limit)
-        if self._has_backlog and page.rows and not watch.is_settled:
+        if self._relation.has_backlog and page.rows and not watch.is_settled:
             page = replace(page, more=True)  # More has come while the backlog was read; it waits for others' end.
-        self._has_backlog = page.more
+        self._relation.has_backlog = page.more
         return page
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:

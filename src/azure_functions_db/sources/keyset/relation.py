@@ -62,6 +62,8 @@ class Relation:
     Both outlive a tick: to reflect a table, or to learn who is running, costs more than a page.
     """
 
+    has_backlog = False
+    """Whether the last page had more behind it: up to the bound of then nothing can appear any more."""
     has_warned_of_ties = False
 
     def __init__(self, name: str, definition: Definition, engine: Callable[[], Engine], patience: Patience) -> None:
