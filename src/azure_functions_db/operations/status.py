@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import DbError, StateStoreError
 from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingStateStore
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
@@ -210,3 +211,29 @@ def _lag(source: Any, result: FetchResult, rows: int, now: dt.datetime) -> float
     if not result.records:
         return None  # rows are there, and held back
     return lag_seconds(result.records[0].get(getattr(source, "cursor_column", "")), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A poller's document, or what is there in its place and what is wrong with it."""
+
+    poller: str
+    document: dict[str, Any] | None
+    problem: str | None = None
+    raw: str | None = None
+
+
+def inspect(poller: Poller) -> Inspection:
+    """Return a poller's document; where it cannot be read, what is there and why not."""
+    try:
+        return Inspection(poller.name, poller.existing())
+    except StateStoreError as error:
+        content = poller.documents.raw_document(poller.name)
+        if content is None:
+            raise
+        return Inspection(poller.name, None, str(error), content.decode(errors="replace"))
+
+
+def exported(poller: Poller) -> str:
+    """Return a poller's document as the text that `reset --to-checkpoint` reads."""
+    return json.dumps(poller.existing(), indent=2)

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from azure_functions_db import DbBindings, MemoryStateStore
 from azure_functions_db.cli.main import app as azfdb
-from azure_functions_db.operations.apps import app_of
 from azure_functions_db.operations.doctor import examine
-from azure_functions_db.operations.pollers import Pollers
+from azure_functions_db.operations.pollers import Pollers, app_of
 from azure_functions_db.operations.reset import to_cursor
 from azure_functions_db.operations.status import status_of
 from azure_functions_db.operations.tail import tail
