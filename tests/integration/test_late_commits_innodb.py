@@ -19,6 +19,7 @@ from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
 from azure_functions_db.sources.keyset import horizon_mysql
 from tests.integration.test_late_commits import Poll, Processes, insert, until
 from tests.integration.traffic import create_table
+from tests.support.visitors import visitor
 
 Session = Callable[[], Connection]
 NewSource = Callable[..., SqlAlchemySource]
@@ -563,13 +564,8 @@ def test_the_zone_of_the_session_changes_nothing(session: Session, new_source: N
 @pytest.fixture
 def reader(engine: Engine, url: str) -> Iterator[str]:
     """The URL of somebody who may read the tables and nothing else."""
-    name = make_url(url).database
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE USER {name} IDENTIFIED BY 'reads'"))
-        connection.execute(text(f"GRANT SELECT ON {name}.* TO {name}"))
-    yield make_url(url).set(username=name, password="reads").render_as_string(hide_password=False)
-    with engine.begin() as connection:
-        connection.execute(text(f"DROP USER {name}"))
+    with visitor(url, f"SELECT ON {make_url(url).database}.*") as reader:
+        yield reader
 
 
 def test_without_the_privilege_the_distance_is_kept(

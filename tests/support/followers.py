@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine, make_url, text
 
@@ -28,6 +28,10 @@ class Follower(ABC):
     def __init__(self, primary: URL, here: URL) -> None:
         self.primary = primary
         self.here = here.set(database=primary.database)
+
+    def at(self, database: str | None) -> Self:
+        """Return the same server, at another database."""
+        return type(self)(self.primary.set(database=database), self.here)
 
     @property
     def url(self) -> str:
