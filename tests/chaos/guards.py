@@ -109,6 +109,7 @@ def standby() -> None:
 def replica() -> None:
     """What follows another server is taken for one of its own."""
     patch(horizon_mysql, "_trouble", lambda _rows: None)
+    patch(horizon_mysql, "_NOT_WORKING", horizon_mysql._NOT_WORKING | horizon_mysql._APPLIES)
     patch(PostgresWatch, "_give_up", lambda *_: None)
 
 

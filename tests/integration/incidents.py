@@ -63,7 +63,7 @@ class TableIncident(Incident):
         self._place = place
         self._engine = create_engine(place.url)
         self._numbers = itertools.count(1)
-        self._past = (dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=n) for n in itertools.count())
+        self._past = (dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=n) for n in itertools.count())
         self._pollers = [Poller(self.name, self.new_source, until)]
         self.execute(
             f"CREATE TABLE {self.table} (id bigint PRIMARY KEY, code bigint UNIQUE, version int NOT NULL DEFAULT 1, "
@@ -179,6 +179,7 @@ class Distance(TableIncident):
 
     def stage(self) -> None:
         distant = self.new_sources(settle_seconds=3600)
+        self._begin_anew()
         with self.late() as late:
             last = self.write()
             self.arrive()
@@ -190,6 +191,12 @@ class Distance(TableIncident):
 
     def arrive(self) -> None:
         """Wait until what was committed can be read."""
+
+    def _begin_anew(self) -> None:
+        """Begin with a row that is old enough in any case, so that there is something to read."""
+        self.execute(f"DELETE FROM {self.table}")
+        self.write(stamp=self.past())
+        self._pollers = [Poller(self.name, self.new_source, self._until)]
 
 
 class Stranger(Distance):
