@@ -175,7 +175,7 @@ class Batch(TableIncident):
 class Distance(TableIncident):
     """A late commit where nobody shows who is running: only a distance helps."""
 
-    guards = ("settling",)
+    guards: ClassVar[tuple[str, ...]] = ("settling",)
 
     def stage(self) -> None:
         distant = self.new_sources(settle_seconds=3600)

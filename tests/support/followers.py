@@ -105,7 +105,7 @@ def standby_of(primary: str) -> Iterator[Standby]:
         name = "standby"
         ready = "ready to accept read-only connections"
 
-        def _initdb(self, secret: Path) -> list[str]:  # noqa: ARG002 - its passwords are those of the primary
+        def _initdb(self, secret: Path) -> list[str]:
             place = f"host={url.host} port={url.port} user={url.username} password={url.password} dbname=postgres"
             copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={place}"]
             return [*copy, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
