@@ -110,14 +110,14 @@ def standby_of(primary: str) -> Iterator[Standby]:
             copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={place}"]
             return [*copy, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
 
-    with _started(SecondPostgres) as server:
+    with started(SecondPostgres) as server:
         yield Standby(url, url.set(port=server.port))
 
 
 @contextmanager
 def second_mariadb() -> Iterator[URL]:
     """A server that can become a `Replica`."""
-    with _started(SecondMariaDb) as server:
+    with started(SecondMariaDb) as server:
         yield make_url(server.settings()["AZFDB_TEST_MARIADB_URL"])
 
 
@@ -131,7 +131,8 @@ def alone(url: URL) -> Iterator[Connection]:
 
 
 @contextmanager
-def _started(kind: type[S]) -> Iterator[S]:
+def started(kind: type[S]) -> Iterator[S]:
+    """A server that belongs to the caller alone."""
     with exclusive():
         instance = Instance(ROOT / f"{kind.name}-{secrets.token_hex(4)}")
         instance.claim()
