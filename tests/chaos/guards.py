@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from azure_functions_db.sources.keyset import horizon_mysql, reader, source
+from azure_functions_db.sources.keyset import horizon_mysql, reader
 from azure_functions_db.sources.keyset.bounds import PendingBounds
 from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
@@ -16,6 +16,7 @@ from azure_functions_db.sources.keyset.page import read_page
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
+from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import Expiry, Heartbeat
 from azure_functions_db.trigger.tick import Tick
 
@@ -35,7 +36,7 @@ def etag() -> None:
 
 def horizon() -> None:
     """Rows are read past what running transactions may still write."""
-    patch(source, "watch_for", lambda *_: None)
+    patch(reader, "watch_for", lambda *_: None)
 
 
 def quarantine_first() -> None:
@@ -44,11 +45,10 @@ def quarantine_first() -> None:
 
     def commit_then_put_aside(self: Any, batch: Any) -> None:
         commit(self, batch)
-        sink, culprits = vars(self).pop("_later", (None, {}))
-        if sink is not None:
-            sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
+        culprits = vars(self).pop("_later", {})
+        self._sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
 
-    patch(Tick, "_put_aside", lambda self, _batch, *later: setattr(self, "_later", later))
+    patch(IsolatingTick, "_put_aside", lambda self, _batch, culprits: setattr(self, "_later", culprits))
     patch(Tick, "_commit", commit_then_put_aside)
 
 

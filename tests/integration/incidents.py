@@ -411,11 +411,11 @@ class MadeAnew(TableIncident):
         former, owner = self._store(), self._store()
         stale = former.acquire_lease(self.name, 600)
         self.execute(f"DELETE FROM {self.table}_state")
-        lease = owner.acquire_lease(self.name, 600)
+        lease = owner.take(owner.look(self.name), 600)
         try:
             former.commit_checkpoint(self.name, {"cursor": "stale"}, stale)
         except LostLeaseError:
-            owner.commit_and_release(self.name, {"cursor": "new"}, lease)
+            lease.commit({"cursor": "new"}, release=True)
         else:
             self.faults.append("the former owner's write is taken")
             self.execute(f"DELETE FROM {self.table}_state")
