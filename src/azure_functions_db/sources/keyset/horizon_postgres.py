@@ -177,6 +177,8 @@ WITH RECURSIVE scanned AS (
 SELECT (SELECT coalesce(json_agg(json_build_array(name, relkind)), '[]') FROM scanned) AS kinds,
        (SELECT coalesce(json_agg(oid::bigint), '[]') FROM family) AS tables,
        (SELECT max(seqcache) FROM pg_sequence WHERE seqrelid IN (SELECT objid FROM drawn)) AS cached,
+       EXISTS (SELECT FROM pg_sequence WHERE seqrelid IN (SELECT objid FROM drawn)
+               AND (seqcycle OR seqincrement < 0)) AS falls,
        EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid IN (SELECT oid FROM family)) AS subscribes
 """
 
@@ -218,6 +220,8 @@ def _doubt(nodes: list[_Node], origins: dict[str, str], catalog: Any, *, is_tabl
         return "it reads from a function, which hides the tables behind it"
     if not origins and not (is_table and not catalog.kinds):  # a parent without any child has nothing to scan
         return "its cursor is computed and not a column of a table"
+    if catalog.falls:
+        return "its sequence does not only grow: what it hands out later can be less than what was read"
     if catalog.cached is not None and catalog.cached > 1:
         return f"its sequence hands out {catalog.cached} numbers at a time to each session"
     return None
