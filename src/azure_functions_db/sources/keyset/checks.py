@@ -88,7 +88,7 @@ def _settling(plan: Plan, connection: Connection) -> Iterator[Finding]:
         yield Finding(
             "settling",
             "warning",
-            f"{name} keeps no zone, and the poller's session is {hours:+g} h from UTC: rows that are stamped in another "
+            f"{name} keeps no zone, and the poller's session is {hours:+g} h from UTC: rows stamped in another "
             "zone have no distance",
             "give the poller's session the zone that writers stamp in, or let the column keep the zone",
         )
