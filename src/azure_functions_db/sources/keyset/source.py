@@ -262,11 +262,19 @@ class SqlAlchemySource:
             with self._connected(plan) as connection:
                 return self._examined(plan, connection)[0]
 
+    def grade(self) -> Grade:
+        """Say how well late commits were guarded against when the last page was read, without asking the database."""
+        plan = self._current_plan()
+        watch = self._current_reader(plan).watch
+        if watch is not None:
+            return watch.grade
+        return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
+
     def _examined(self, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
         """Return the grade and why it is not better."""
         watch = self._current_reader(plan).watch
         if watch is None:
-            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
+            return self.grade(), None
         watch.examine(connection, plan)
         watch.look(connection, plan, BEGINNING)
         return watch.grade, watch.reason

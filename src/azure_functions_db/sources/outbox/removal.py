@@ -1,0 +1,146 @@
+"""Removes what was delivered: row by row as it was read, in bounded steps, never a range that others may write into.
+
+The rows between two positions are read once more, without their payloads, and deleted by their ids. Of a range that
+was read while late commits could be seen, every row was delivered; from any other, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import WriteConnectionError, WriteError
+from azure_functions_db.core.serializers import deserialize_position
+from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sql.failures import code_of, is_connection_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection, Engine, Table
+
+    from azure_functions_db.core.types import RawRecord
+    from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.outbox.table import Outbox
+
+STEP = 1000
+"""How many rows one statement removes at most."""
+# What is left after so many steps waits for the next acknowledgement.
+_STEPS = 100
+
+BEGINNING: dict[str, Any] = {}
+"""The written position before every row."""
+
+
+class Removal:
+    """Deletes the delivered rows of one outbox, or of one share of its keys."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        rows: SqlAlchemySource,
+        engine: Callable[[], Engine],
+        retention: dt.timedelta,
+        takes: Callable[[RawRecord], bool],
+    ) -> None:
+        self._outbox = outbox
+        self._rows = rows
+        self._engine = engine
+        self._retention = retention
+        self._takes = takes
+
+    def between(self, start: Any, end: Any, expected: int = STEP) -> Any:
+        """Remove the rows after one written position up to another; return up to where all of them have gone.
+
+        ``expected`` is how many there are at most, where that is known, so that no more are read.
+        """
+        limit, last = max(1, min(expected, STEP)), self._place(end)
+        for _ in range(_STEPS):
+            page = self._rows.fetch_changes({"cursor": start} if start else {}, limit)
+            due = [record for record in page.records if self._place_of(record) <= last]
+            mine = list(filter(self._takes, due))
+            if mine and self._deleted(mine) < len(mine):
+                return start  # Some are to be kept for now: the next time begins here again.
+            if len(due) < len(page.records) or len(page.records) < limit:
+                return end
+            start, limit = page.next_checkpoint["cursor"], STEP
+            if self._place(start) >= last:
+                return end
+        return start
+
+    def oldest_is_due(self, start: Any) -> bool:
+        """Tell whether the first row after a position has been kept long enough."""
+        column = self._outbox.columns.created_at
+        if not self._retention or column is None:
+            return False
+        first = self._rows.fetch_changes({"cursor": start} if start else {}, 1).records
+        if not first:
+            return False
+        with self._engine().connect() as connection:
+            return bool(_comparable(first[0][column]) < _comparable(self._limit(connection)))
+
+    def _deleted(self, records: Sequence[RawRecord]) -> int:
+        """Delete rows that have been kept long enough; return how many that were, counting those that had gone."""
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            with self._engine().connect() as connection:
+                leave_transactions(connection)
+                table, kept = self._outbox.reflected(self._engine()), 0
+                ids = [record[self._outbox.columns.id] for record in records]
+                self._delete(connection, table, ids)
+                if self._retention:
+                    kept = self._count(connection, table, ids)
+                connection.commit()
+                return len(records) - kept
+        except DBAPIError as error:
+            kind = WriteConnectionError if is_connection_failure(error) else WriteError
+            raise kind(
+                f"Delivered rows of {self._outbox.label} could not be removed: {code_of(error)}",
+                table=self._outbox.label,
+            ) from error
+
+    def _delete(self, connection: Connection, table: Table, ids: Sequence[Any]) -> None:
+        from sqlalchemy import delete
+
+        columns = self._outbox.columns
+        removing = delete(table).where(table.columns[columns.id].in_(ids))
+        if self._retention and columns.created_at is not None:
+            removing = removing.where(table.columns[columns.created_at] < self._limit(connection))
+        connection.execute(removing)
+
+    def _count(self, connection: Connection, table: Table, ids: Sequence[Any]) -> int:
+        from sqlalchemy import func, select
+
+        present = select(func.count()).where(table.columns[self._outbox.columns.id].in_(ids))
+        return int(connection.execute(present).scalar_one())
+
+    def _limit(self, connection: Connection) -> dt.datetime:
+        """Return the moment, on the database's clock, before which rows are no longer kept."""
+        from sqlalchemy import func, select
+
+        match connection.dialect.name:
+            case "postgresql":
+                clock: Any = func.clock_timestamp()
+            case "mysql" | "mariadb":
+                clock = func.now(6)  # of the session, as its TIMESTAMP columns are
+            case "mssql":
+                clock = func.sysdatetimeoffset()
+            case _:
+                return dt.datetime.now(dt.UTC).replace(tzinfo=None) - self._retention
+        now: dt.datetime = connection.execute(select(clock)).scalar_one()
+        return now - self._retention
+
+    def _place(self, written: Any) -> tuple[Any, ...]:
+        return tuple(map(_comparable, deserialize_position(written, self._rows.pk_columns)))
+
+    def _place_of(self, record: RawRecord) -> tuple[Any, ...]:
+        names = (self._rows.cursor_column, *self._rows.pk_columns)
+        return tuple(_comparable(record[name]) for name in names)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value that can be compared with others of its column, whether they have a zone or not."""
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC).replace(tzinfo=None)
+    return value
