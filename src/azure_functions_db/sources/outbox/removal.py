@@ -27,6 +27,8 @@ STEP = 1000
 """How many rows one statement removes at most."""
 # What is left after so many steps waits for the next acknowledgement.
 _STEPS = 100
+# How many rows are looked at to see whether some were left behind.
+_LOOK = 100
 
 BEGINNING: dict[str, Any] = {}
 """The written position before every row."""
@@ -68,16 +70,16 @@ class Removal:
                 return end
         return start
 
-    def oldest_is_due(self, start: Any) -> bool:
-        """Tell whether the first row after a position has been kept long enough."""
+    def is_due(self, start: Any, end: Any) -> bool:
+        """Tell whether there is a row between two positions that should have gone by now."""
+        page, last = self._rows.fetch_changes({"cursor": start} if start else {}, _LOOK), self._place(end)
+        left = [one for one in page.records if self._place_of(one) <= last and self._takes(one)]
         column = self._outbox.columns.created_at
-        if not self._retention or column is None:
-            return False
-        first = self._rows.fetch_changes({"cursor": start} if start else {}, 1).records
-        if not first:
-            return False
+        if not left or not self._retention or column is None:
+            return bool(left)
         with self._engine().connect() as connection:
-            return bool(_comparable(first[0][column]) < _comparable(self._limit(connection)))
+            limit = _comparable(self._limit(connection))
+        return any(_comparable(one[column]) < limit for one in left)
 
     def _deleted(self, records: Sequence[RawRecord]) -> int:
         """Delete rows that have been kept long enough; return how many that were, counting those that had gone."""

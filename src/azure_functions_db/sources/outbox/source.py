@@ -403,7 +403,7 @@ class OutboxReader:
             _warn_of_rows_left(self._source.name)
             return {**following, REMOVED: following["cursor"]}
         start = self._start(checkpoint)
-        if not result.records and self._source.removal.oldest_is_due(start):
+        if not result.records and not result.more and self._source.removal.is_due(start, following["cursor"]):
             return {**following, REMOVED: start, "removing_since": utc_now().isoformat()}
         return {**following, REMOVED: start}
 
