@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 
-from azure_functions_db import DbConfig, EngineProvider, MemoryStateStore, Outbox, OutboxSource, PollTrigger
+from azure_functions_db import EngineProvider, MemoryStateStore, Outbox, OutboxSource, PollTrigger
 from azure_functions_db.sql.failures import code_of
 from tests.integration.traffic import DEADLOCKS, Worker
 

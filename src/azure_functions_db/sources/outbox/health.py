@@ -59,8 +59,8 @@ def horizon_of(
     if newest >= following:
         raise PositionLostError(
             f"The outbox {outbox.label!r} has rows of transaction {newest}, and this server has only come to "
-            f"{following - 1}: they were written on another server. Give them a place here: "
-            f"UPDATE {outbox.label} SET {outbox.columns.position} = DEFAULT"
+            f"{following - 1}: they were written on another server. Give them a place on this one: set "
+            f"{outbox.columns.position} = DEFAULT in every row"
         )
     holders = tuple(
         HorizonHolder(session, user, None if age is None else float(age))

@@ -125,7 +125,7 @@ class OutboxSource:
     def partitioned(self, index: int, count: int) -> OutboxSource:
         """Return a source for one of several shares of the keys, to be polled under its own name."""
         share = copy(self)
-        for made in ("source_descriptor", "_events", "_removal"):
+        for made in ("source_descriptor", "removal"):  # of the whole, whose rows are not those of the share
             vars(share).pop(made, None)
         share._partition = Partition.checked((index, count))  # noqa: SLF001 - a copy
         share.name = f"{self.name}[{index}/{count}]"

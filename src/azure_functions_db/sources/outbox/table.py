@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sqlalchemy import Column, Connection, Engine, Table
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
     from sqlalchemy.orm import Session
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class AsyncInTransaction(Protocol):
 
 if TYPE_CHECKING:
     Where = InTransaction | Connection | Session
-    AsyncWhere = AsyncInTransaction | AsyncConnection | AsyncSession
+    AsyncWhere = AsyncInTransaction
 
 
 class Outbox:
@@ -73,7 +72,7 @@ class Outbox:
         return f"{self.schema}.{self.table}" if self.schema else self.table
 
     def ddl(self, dialect: str) -> str:
-        """Return the statements that make the table on PostgreSQL (``postgresql``), ``mysql``, ``sqlite`` or ``mssql``."""
+        """Return the statements that make the table on ``postgresql``, ``mysql``, ``sqlite`` or ``mssql``."""
         return "\n".join(f"{statement};" for statement in _creation(self._table(dialect), dialect))
 
     def pending(self, engine: Engine) -> list[str]:
@@ -242,8 +241,6 @@ def _run(where: Any, work: Callable[[Connection], T]) -> Any:
             return work(where.connection())
         case InTransaction():
             return where.in_transaction(work)
-    if hasattr(where, "run_sync"):  # of SQLAlchemy's async sessions and connections, which need not be importable
-        return where.run_sync(lambda inner: _run(inner, work))
     raise ConfigurationError(
         f"A {type(where).__name__} has no transaction to write an event in: give a DbWriter, a DbSession, "
         "or a connection or session of SQLAlchemy"
