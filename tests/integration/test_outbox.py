@@ -68,7 +68,7 @@ def commit(engine: Engine, *keys: object) -> None:
             add(connection, key)
 
 
-def tick(source: OutboxSource, store: MemoryStateStore, **options: Any) -> list[Any]:
+def tick(source: OutboxSource | Forgetful, store: MemoryStateStore, **options: Any) -> list[Any]:
     """The keys that one tick delivers."""
     seen: list[RowChange] = []
     settings = {"batch_size": 2, "max_batches_per_tick": 100, **options}

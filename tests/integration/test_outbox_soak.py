@@ -181,7 +181,9 @@ def test_every_committed_event_comes_in_the_order_of_its_key_and_none_of_a_rollb
     seconds = SECONDS if shares == 1 else SECONDS / 2
     writing, polling = threading.Event(), threading.Event()
     whole = FailingSource(url=url, engine_provider=provider)
-    sources = [whole] if shares == 1 else [whole.partitioned(share, shares) for share in range(shares)]
+    sources: list[OutboxSource] = (
+        [whole] if shares == 1 else [whole.partitioned(share, shares) for share in range(shares)]
+    )
     poller = EventPoller(sources, polling)
     writers = [EventWriter(engine, seed, writing) for seed in range(WRITERS)]
     for worker in (poller, *writers):

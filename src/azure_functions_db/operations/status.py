@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingStateStore
-from azure_functions_db.core.types import Backlog
+from azure_functions_db.core.types import Backlog, Change
 from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.batch import RATE_SECONDS
 from azure_functions_db.trigger.source import reading
@@ -196,7 +196,7 @@ def look_behind(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) 
         counted = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
         rows = max(counted, rows)
         is_more = rows >= _COUNTED
-    return Waiting(Backlog(rows, "rows", is_more, _lag(source, result, rows, now)), result.horizon)
+    return Waiting(Backlog(rows, "rows", is_more, _lag(source, checkpoint, result, rows, now)), result.horizon)
 
 
 def has_one_reader(source: ChangeSource) -> bool:
@@ -204,9 +204,12 @@ def has_one_reader(source: ChangeSource) -> bool:
     return source.capability().needs_lease
 
 
-def _lag(source: Any, result: FetchResult, rows: int, now: dt.datetime) -> float | None:
+def _lag(source: Any, checkpoint: Checkpoint, result: FetchResult, rows: int, now: dt.datetime) -> float | None:
     if not rows:
         return 0.0
     if not result.records:
         return None  # rows are there, and held back
-    return lag_seconds(result.records[0].get(getattr(source, "cursor_column", "")), now)
+    first = result.records[0]
+    if isinstance(first, Change):
+        return source.backlog(checkpoint).lag_seconds if isinstance(source, CountsBacklog) else None
+    return lag_seconds(first.get(getattr(source, "cursor_column", "")), now)

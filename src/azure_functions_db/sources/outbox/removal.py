@@ -70,16 +70,33 @@ class Removal:
                 return end
         return start
 
+    def sweep(self, end: Any, *, dry_run: bool = False) -> int:
+        """Remove every row up to a position that has been kept long enough; return how many, or would be."""
+        start, last, swept = BEGINNING, self._place(end), 0
+        while True:
+            page = self._rows.fetch_changes({"cursor": start} if start else {}, STEP)
+            due = [one for one in page.records if self._place_of(one) <= last]
+            mine = self._old_enough(list(filter(self._takes, due)))
+            if mine and not dry_run:
+                self._deleted(mine)
+            swept += len(mine)
+            if not page.records or len(due) < len(page.records):
+                return swept
+            start = page.next_checkpoint["cursor"]
+
     def is_due(self, start: Any, end: Any) -> bool:
         """Tell whether there is a row between two positions that should have gone by now."""
         page, last = self._rows.fetch_changes({"cursor": start} if start else {}, _LOOK), self._place(end)
-        left = [one for one in page.records if self._place_of(one) <= last and self._takes(one)]
+        return bool(self._old_enough([one for one in page.records if self._place_of(one) <= last and self._takes(one)]))
+
+    def _old_enough(self, records: list[RawRecord]) -> list[RawRecord]:
+        """Return the rows that need not be kept any longer."""
         column = self._outbox.columns.created_at
-        if not left or not self._retention or column is None:
-            return bool(left)
+        if not records or not self._retention or column is None:
+            return records
         with self._engine().connect() as connection:
             limit = _comparable(self._limit(connection))
-        return any(_comparable(one[column]) < limit for one in left)
+        return [one for one in records if _comparable(one[column]) < limit]
 
     def _deleted(self, records: Sequence[RawRecord]) -> int:
         """Delete rows that have been kept long enough; return how many that were, counting those that had gone."""

@@ -246,9 +246,16 @@ class OutboxSource:
     @cached_property
     def removal(self) -> Removal | None:
         """What removes delivered rows; None where they are kept."""
-        if self._retention is None:
-            return None
-        return Removal(self.outbox, self._rows, self.engine, self._retention, self._takes)
+        return None if self._retention is None else self.removal_after(self._retention)
+
+    def removal_after(self, retention: dt.timedelta) -> Removal:
+        """Return what removes delivered rows that are older than this."""
+        _checked_retention(retention, self.outbox)
+        return Removal(self.outbox, self._rows, self.engine, retention, self._takes)
+
+    def count_rows(self, checkpoint: Checkpoint, most: int) -> int:
+        """Return how many rows of the table follow a checkpoint, whoever may read them."""
+        return self._rows.count_changes(_position(checkpoint), most)
 
     def _takes(self, record: RawRecord) -> bool:
         return self._partition is None or self._partition.takes([record[self._partition_by]])
