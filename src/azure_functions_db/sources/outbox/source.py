@@ -10,13 +10,15 @@ import time
 from contextlib import closing
 from copy import copy
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from azure_functions_db.core.clocks import lag_seconds, utc_now
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SerializationError, SourceConfigurationError
 from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.core.types import AdapterCapability, Backlog, Change, FetchResult, SourceDescriptor
+from azure_functions_db.core.types import AdapterCapability, Backlog, Change, FetchResult, OpenChange, SourceDescriptor
 from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.keyset.read_errors import reading
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
@@ -202,15 +204,10 @@ class OutboxSource:
 
     def changes(self, result: FetchResult) -> FetchResult:
         """Return the rows of a page as the events they are; a payload that is no JSON makes its row undecodable."""
-        columns = self.outbox.columns
-        payload, key, event_id = columns.payload, columns.key, columns.id
         undecodable = dict(result.undecodable)
         if result.records and not self._holds_json:
-            undecodable |= _decode(result.records, payload, self.name)
-        records = [
-            Change("insert", str(record[event_id]), {key: record[key]}, record, cursor=record[self._sequence])
-            for record in result.records
-        ]
+            undecodable |= _decode(result.records, self.outbox.columns.payload, self.name)
+        records = _changes(result.records, self.outbox)
         return FetchResult(
             records,
             result.next_checkpoint,
@@ -336,10 +333,6 @@ class OutboxSource:
             return columns.created_at, (columns.sequence,)
         return columns.sequence, (columns.sequence,)
 
-    @property
-    def _sequence(self) -> str:
-        return self.outbox.columns.sequence
-
     @cached_property
     def _holds_json(self) -> bool:
         """Whether the database itself keeps payloads as JSON, so that they come decoded."""
@@ -420,6 +413,26 @@ class OutboxReader:
             return self._removed
         # Whoever has set the position by hand has not delivered what lies before it.
         return checkpoint.get(REMOVED, checkpoint.get("cursor") or BEGINNING)
+
+
+def _changes(records: Sequence[RawRecord], outbox: Outbox) -> list[Change]:
+    """Return each row as the event that it is; its id is what tells it from every other."""
+    columns = outbox.columns
+    key, event_id, sequence, metadata = columns.key, columns.id, columns.sequence, MappingProxyType[str, Any]({})
+    changes: list[Any] = []
+    for record in records:
+        own_id = record[event_id]
+        change: Any = OpenChange()
+        change.op = "insert"
+        change.position = f"{own_id.int:032x}" if type(own_id) is UUID else str(own_id)  # quicker than its text
+        change.key = {key: record[key]}
+        change.after = record
+        change.before = None
+        change.cursor = record[sequence]
+        change.metadata = metadata
+        change.__class__ = Change
+        changes.append(change)
+    return changes
 
 
 def _position(checkpoint: Checkpoint) -> Checkpoint:
