@@ -96,7 +96,7 @@ def outbox_table(name: str, schema: str | None, columns: Columns, dialect: str) 
 
 
 def _column(part: str, name: str, dialect: str) -> Column[Any]:
-    from sqlalchemy import Column
+    from sqlalchemy import Column, Unicode
 
     match part:
         case "id":
@@ -104,7 +104,8 @@ def _column(part: str, name: str, dialect: str) -> Column[Any]:
             is_key = dialect == "postgresql"
             return Column(name, _id_type(dialect), primary_key=is_key, unique=None if is_key else True, nullable=False)
         case "topic" | "key" | "type":
-            return Column(name, exact_text(_LONGEST), nullable=False)
+            kind = Unicode(_LONGEST) if dialect == "mssql" else exact_text(_LONGEST)
+            return Column(name, kind, nullable=False)
         case "payload" | "headers":
             return Column(name, _json_type(dialect))
         case "created_at":

@@ -216,7 +216,8 @@ def _unique(column: Column[Any], dialect: str, columns: Columns) -> str:
 
 
 def _compiled(part: Any, dialect: str) -> str:
-    return str(part.compile(dialect=_dialect(dialect))).strip()
+    lines = str(part.compile(dialect=_dialect(dialect))).strip().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _compiled_name(table: Table, dialect: str) -> str:
