@@ -53,9 +53,14 @@ def postgres(postgres_database: str, provider: EngineProvider) -> Engine:
 
 
 def source_of(engine: Engine, provider: EngineProvider, **options: Any) -> OutboxSource:
-    """A source that waits for those of other tests, where the server cannot tell them apart at once."""
-    url, wait = engine.url.render_as_string(hide_password=False), 20 if engine.dialect.name == "mysql" else 0
-    return OutboxSource(**{"url": url, "engine_provider": provider, "horizon_wait_seconds": wait, **options})
+    """A source that is patient: other tests write on the same server."""
+    url = engine.url.render_as_string(hide_password=False)
+    return OutboxSource(**{"url": url, "engine_provider": provider, "horizon_wait_seconds": 30, **options})
+
+
+def hasty(engine: Engine, provider: EngineProvider) -> OutboxSource:
+    """A source that waits for nobody."""
+    return source_of(engine, provider, horizon_wait_seconds=0)
 
 
 def add(connection: Connection, key: object, payload: Any = None) -> uuid.UUID:
@@ -146,15 +151,29 @@ def test_a_writer_that_knows_only_the_columns_of_debezium_can_write(engine: Engi
 def test_payloads_and_headers_come_as_they_were_given(engine: Engine, provider: EngineProvider) -> None:
     moment = dt.datetime(2026, 4, 7, tzinfo=dt.UTC)
     payloads: list[Any] = [{"deep": [1, {"a": None}]}, "text", '"quoted"', 5, True, None, [], {"at": moment}, "ü\u2028"]
+    common = {"topic": "o", "type": "made", "headers": {"trace": "1"}}
     with engine.begin() as connection:
-        for number, payload in enumerate(payloads):
-            OUTBOX.add(connection, topic="o", key=number, payload=payload, type="made", headers={"trace": "1"})
+        OUTBOX.add_many(connection, [{**common, "key": key, "payload": each} for key, each in enumerate(payloads)])
     records = source_of(engine, provider).fetch_changes({}, 100).records
     expected = [*payloads[:-2], {"at": "2026-04-07T00:00:00.000000Z"}, payloads[-1]]
     assert [change.after["payload"] for change in records] == expected
     assert {change.after["type"] for change in records} == {"made"}
     headers = [change.after["headers"] for change in records]
     assert all(each == {"trace": "1"} for each in headers)
+
+
+def test_a_connection_that_commits_each_statement_is_refused(engine: Engine) -> None:
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        pytest.raises(ConfigurationError, match="into a transaction"),
+    ):
+        add(connection, 1)
+
+
+def test_a_partition_by_an_unknown_column_is_one_clear_error(engine: Engine, provider: EngineProvider) -> None:
+    source = source_of(engine, provider, partition_by="nothing", partition=(0, 2))
+    with pytest.raises(SourceConfigurationError, match="partition_by= names 'nothing'"):
+        source.validate()
 
 
 # The order, and late commits.
@@ -167,7 +186,7 @@ def test_a_transaction_that_commits_late_is_waited_for(engine: Engine, provider:
     with engine.connect() as late:
         add(late, "late")
         commit(engine, "early")
-        assert tick(source_of(engine, provider, horizon_wait_seconds=0), store) == []
+        assert tick(hasty(engine, provider), store) == []
         late.commit()
     assert sorted(tick(source, store)) == ["early", "late"]
     assert left(engine) == []
@@ -183,7 +202,7 @@ def test_what_a_savepoint_takes_back_never_comes_and_holds_nothing_up(engine: En
         inner = connection.begin_nested()
         add(connection, 2)
         inner.commit()
-        assert tick(source_of(engine, provider, horizon_wait_seconds=0), store) == []
+        assert tick(hasty(engine, provider), store) == []
         connection.commit()
     assert tick(source, store) == ["1", "2"]
 
@@ -200,7 +219,7 @@ def test_the_order_of_a_key_is_kept_however_early_a_transaction_began(
         a.commit()
         second = add(b, "key", "second")
         b.commit()
-        assert tick(source, store) == []
+        assert tick(hasty(postgres, provider), store) == []
         c.commit()
     records = source.fetch_changes({}, 10).records
     assert [uuid.UUID(change.position) for change in records] == [first, second]
@@ -216,7 +235,7 @@ def test_a_prepared_transaction_is_waited_for(postgres: Engine, provider: Engine
         connection.execute(text("PREPARE TRANSACTION 'azfdb_outbox'"))
         connection.commit()
         commit(postgres, "other")
-        assert tick(source, store) == []
+        assert tick(hasty(postgres, provider), store) == []
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("COMMIT PREPARED 'azfdb_outbox'"))
     assert tick(source, store) == ["prepared", "other"]
 
@@ -238,7 +257,7 @@ def test_whoever_holds_the_horizon_is_named(postgres: Engine, provider: EnginePr
         holder.execute(text("SELECT pg_current_xact_id()"))
         session = str(holder.execute(text("SELECT pg_backend_pid()")).scalar_one())
         commit(postgres, 1)
-        horizon = source_of(postgres, provider).fetch_changes({}, 10).horizon
+        horizon = hasty(postgres, provider).fetch_changes({}, 10).horizon
     assert horizon is not None
     assert session in {each.session for each in horizon.holders}
 
@@ -439,7 +458,7 @@ def test_a_distance_from_the_clock_serves_where_late_commits_cannot_be_seen(
         commit(engine, 1, 2, 3)
         with engine.begin() as connection:
             connection.execute(text("UPDATE outbox SET created_at = created_at - INTERVAL 1 HOUR WHERE sequence < 3"))
-        source = OutboxSource(url=url, engine_provider=provider, horizon_wait_seconds=0, settle_seconds=60)
+        source = OutboxSource(url=url, engine_provider=provider, settle_seconds=60)
         assert tick(source, MemoryStateStore()) == ["1", "2"]
         assert left(engine) == ["3"]
         engine.dispose()
@@ -528,11 +547,13 @@ def test_a_layout_of_ones_own_is_read_by_its_mapping(engine: Engine, provider: E
     )
     with engine.begin() as connection:
         own.add(connection, topic="a", key="k", payload={"n": 1})
+        own.add(connection, topic="a", key="k", payload=None)
         connection.exec_driver_sql("INSERT INTO events (stream, subject, body) VALUES ('a', 'k', 'no json')")
     source, sink, seen = source_of(engine, provider, outbox=own), MemoryQuarantine(), list[RowChange]()
     settings: dict[str, Any] = {"checkpoint_store": MemoryStateStore(), "quarantine": sink}
     PollTrigger(name="p", source=source, **settings).run(timer=None, handler=seen.extend)
-    assert [each.after for each in seen] == [{"number": 1, "stream": "a", "subject": "k", "body": {"n": 1}}]
+    expected = {"number": 1, "stream": "a", "subject": "k", "body": {"n": 1}}
+    assert [each.after for each in seen] == [expected, {**expected, "number": 2, "body": None}]
     assert [row.event["after"]["body"] for row in sink.entries()] == ["no json"]
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM events")).scalar() == 0

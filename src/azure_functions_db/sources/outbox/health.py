@@ -27,15 +27,13 @@ FROM pg_prepared_xacts ORDER BY 3 DESC NULLS LAST LIMIT 10
 """
 
 
-def require_position(
-    connection: Connection, outbox: Outbox, rows: SqlAlchemySource, checkpoint: Checkpoint, source: str
-) -> None:
+def require_position(rows: SqlAlchemySource, checkpoint: Checkpoint, newest: int | None) -> None:
     """Raise `PositionLostError` where a checkpoint is ahead of everything that this database has handed out."""
-    place, newest = _place(rows, checkpoint), _newest(connection, outbox)
+    place = _place(rows, checkpoint)
     if place is not None and newest is not None and isinstance(place[0], int) and place[0] > newest:
         raise PositionLostError(
-            f"Source {source!r} stands at {rows.describe(checkpoint)}, but the database has only come to {newest}: it "
-            "was restored, truncated or replaced. Rows written since then are not delivered: reset the poller "
+            f"Source {rows.name!r} stands at {rows.describe(checkpoint)}, but the database has only come to {newest}: "
+            "it was restored, truncated or replaced. Rows written since then are not delivered: reset the poller "
             "(azfdb reset NAME --to-beginning)"
         )
 
@@ -44,16 +42,16 @@ def horizon_of(
     connection: Connection, outbox: Outbox, rows: SqlAlchemySource, checkpoint: Checkpoint
 ) -> Horizon | None:
     """Tell who keeps PostgreSQL's horizon below rows that are there, None where nothing is held back."""
-    from sqlalchemy import func, select, text, tuple_
+    from sqlalchemy import select, text, tuple_
 
     table = outbox.reflected(connection.engine)
     position, sequence = table.columns[str(outbox.columns.position)], table.columns[outbox.columns.sequence]
     place = _place(rows, checkpoint)
     after = [] if place is None else [tuple_(position, sequence) > tuple_(*place)]
     waiting = select(position).where(*after).order_by(position.desc(), sequence.desc()).limit(1)
-    newest, oldest, following = connection.execute(
-        select(waiting.scalar_subquery(), text(OLDEST_RUNNING), text(_NEXT_ID), func.now())
-    ).one()[:3]
+    statement = select(waiting.scalar_subquery(), text(OLDEST_RUNNING), text(_NEXT_ID))
+    newest, oldest, following = connection.execute(statement).one()
+    require_position(rows, checkpoint, following - 1)
     if newest is None:
         return None
     if newest >= following:
@@ -103,15 +101,12 @@ def _place(rows: SqlAlchemySource, checkpoint: Checkpoint) -> tuple[Any, ...] | 
     return None if place[0] is None else place
 
 
-def _newest(connection: Connection, outbox: Outbox) -> int | None:
-    """Return the highest number that this database has handed out, None where it does not tell."""
+def newest_number(connection: Connection, outbox: Outbox) -> int | None:
+    """Return the highest number that this database has given to a row, None where it does not tell."""
     from sqlalchemy import text
     from sqlalchemy.exc import DBAPIError
 
-    dialect = connection.dialect
-    if dialect.name == "postgresql" and outbox.columns.position is not None:
-        return int(connection.execute(text(f"SELECT {_NEXT_ID} - 1")).scalar_one())
-    named = {"name": outbox.table, "place": outbox.schema}
+    dialect, named = connection.dialect, {"name": outbox.table, "place": outbox.schema}
     if getattr(dialect, "is_mariadb", False):  # MySQL tells what it remembers of this, which may be long ago
         counted = text(
             "SELECT auto_increment - 1 FROM information_schema.tables "

@@ -9,10 +9,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import WriteConnectionError, WriteError
 from azure_functions_db.core.serializers import deserialize_position
+from azure_functions_db.sources.outbox.table import writing
 from azure_functions_db.sql.autocommit import leave_transactions
-from azure_functions_db.sql.failures import code_of, is_connection_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ STEP = 1000
 """How many rows one statement removes at most."""
 # What is left after so many steps waits for the next acknowledgement.
 _STEPS = 100
-# How many rows are looked at to see whether some were left behind.
+# How many rows are looked at where it is not known whether any were left behind.
 _LOOK = 100
 
 BEGINNING: dict[str, Any] = {}
@@ -51,12 +50,12 @@ class Removal:
         self._retention = retention
         self._takes = takes
 
-    def between(self, start: Any, end: Any, expected: int = STEP) -> Any:
+    def between(self, start: Any, end: Any, expected: int | None = None) -> Any:
         """Remove the rows after one written position up to another; return up to where all of them have gone.
 
-        ``expected`` is how many there are at most, where that is known, so that no more are read.
+        ``expected`` is how many there should be, where that is known, so that no more are read.
         """
-        limit, last = max(1, min(expected, STEP)), self._place(end)
+        limit, last = min(expected or _LOOK, STEP), self._place(end)
         for _ in range(_STEPS):
             page = self._rows.fetch_changes({"cursor": start} if start else {}, limit)
             due = [record for record in page.records if self._place_of(record) <= last]
@@ -100,24 +99,14 @@ class Removal:
 
     def _deleted(self, records: Sequence[RawRecord]) -> int:
         """Delete rows that have been kept long enough; return how many that were, counting those that had gone."""
-        from sqlalchemy.exc import DBAPIError
-
-        try:
-            with self._engine().connect() as connection:
-                leave_transactions(connection)
-                table, kept = self._outbox.reflected(self._engine()), 0
-                ids = [record[self._outbox.columns.id] for record in records]
-                self._delete(connection, table, ids)
-                if self._retention:
-                    kept = self._count(connection, table, ids)
-                connection.commit()
-                return len(records) - kept
-        except DBAPIError as error:
-            kind = WriteConnectionError if is_connection_failure(error) else WriteError
-            raise kind(
-                f"Delivered rows of {self._outbox.label} could not be removed: {code_of(error)}",
-                table=self._outbox.label,
-            ) from error
+        label, ids = self._outbox.label, [record[self._outbox.columns.id] for record in records]
+        with writing(f"Removing delivered rows of {label}", label), self._engine().connect() as connection:
+            leave_transactions(connection)
+            table = self._outbox.reflected(self._engine())
+            self._delete(connection, table, ids)
+            kept = self._count(connection, table, ids) if self._retention else 0
+            connection.commit()
+            return len(records) - kept
 
     def _delete(self, connection: Connection, table: Table, ids: Sequence[Any]) -> None:
         from sqlalchemy import delete

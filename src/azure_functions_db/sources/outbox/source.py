@@ -22,9 +22,9 @@ from azure_functions_db.core.types import AdapterCapability, Backlog, Change, Fe
 from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.keyset.read_errors import reading
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
-from azure_functions_db.sources.outbox.health import checked_up, horizon_of, require_position
+from azure_functions_db.sources.outbox.health import checked_up, horizon_of, newest_number, require_position
 from azure_functions_db.sources.outbox.layout import OLDEST_RUNNING
-from azure_functions_db.sources.outbox.removal import BEGINNING, STEP, Removal
+from azure_functions_db.sources.outbox.removal import BEGINNING, Removal
 from azure_functions_db.sources.outbox.table import Outbox
 from azure_functions_db.sql.engine import default_provider
 
@@ -127,7 +127,7 @@ class OutboxSource:
     def partitioned(self, index: int, count: int) -> OutboxSource:
         """Return a source for one of several shares of the keys, to be polled under its own name."""
         share = copy(self)
-        for made in ("source_descriptor", "removal"):  # of the whole, whose rows are not those of the share
+        for made in ("source_descriptor", "removal", "_events", "_rows"):  # what was made for the whole
             vars(share).pop(made, None)
         share._partition = Partition.checked((index, count))  # noqa: SLF001 - a copy
         share.name = f"{self.name}[{index}/{count}]"
@@ -137,6 +137,7 @@ class OutboxSource:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
         with reading(self.name):
             self.outbox.reflected(self.engine())
+            self._partition_column  # noqa: B018 - asking is what checks it
         self._events.validate()
 
     def open(self) -> OutboxReader:
@@ -220,8 +221,10 @@ class OutboxSource:
     def horizon(self, checkpoint: Checkpoint) -> Horizon | None:
         """Tell what keeps rows after a checkpoint from being read; a position that was lost is an error."""
         with reading(self.name), self.engine().connect() as connection:
-            require_position(connection, self.outbox, self._events, checkpoint, self.name)
-            return horizon_of(connection, self.outbox, self._events, checkpoint) if self.by_position else None
+            if self.by_position:
+                return horizon_of(connection, self.outbox, self._events, checkpoint)
+            require_position(self._events, checkpoint, newest_number(connection, self.outbox))
+            return None
 
     def pause(self) -> Callable[[], bool]:
         """Return what waits a moment and tells whether there is patience for another one."""
@@ -255,7 +258,15 @@ class OutboxSource:
         return self._rows.count_changes(_position(checkpoint), most)
 
     def _takes(self, record: RawRecord) -> bool:
-        return self._partition is None or self._partition.takes([record[self._partition_by]])
+        return self._partition is None or self._partition.takes([record[self._partition_column]])
+
+    @cached_property
+    def _partition_column(self) -> str:
+        if self._partition_by not in self.outbox.reflected(self.engine()).columns:
+            raise SourceConfigurationError(
+                f"partition_by= names {self._partition_by!r}, which is no column of the table"
+            )
+        return self._partition_by
 
     def _share(self, checkpoint: Checkpoint, limit: int) -> tuple[FetchResult, int]:
         """Read on until there are rows of this share: which ones belong to it is known only here."""
@@ -357,6 +368,7 @@ class OutboxReader:
         self._passed = 0
         """How many rows were read since then."""
         self._has_looked = False
+        self._has_warned = False
 
     def close(self) -> None:
         """Do nothing: connections come from the pool, one page at a time."""
@@ -388,10 +400,10 @@ class OutboxReader:
         removal, start, end = self._source.removal, checkpoint.get(REMOVED), checkpoint.get("cursor")
         if removal is None or start is None or not end:
             return
-        start = start if self._removed is None else self._removed
-        expected = STEP if self._removed is None else self._passed
-        self._removed = removal.between(start, end, expected)
-        self._passed = 0
+        if self._removed is None:
+            self._removed = removal.between(start, end)
+        else:
+            self._removed, self._passed = removal.between(self._removed, end, self._passed), 0
 
     def _following(self, checkpoint: Checkpoint, result: FetchResult) -> Checkpoint:
         """Return the next checkpoint with the position from which on rows are to be removed."""
@@ -400,12 +412,21 @@ class OutboxReader:
             return following
         if result.records and not self._source.is_safe:
             # What commits late was not seen, and has to be told from what was delivered: nothing is removed.
-            _warn_of_rows_left(self._source.name)
+            self._warn_of_rows_left()
             return {**following, REMOVED: following["cursor"]}
         start = self._start(checkpoint)
         if not result.records and not result.more and self._source.removal.is_due(start, following["cursor"]):
             return {**following, REMOVED: start, "removing_since": utc_now().isoformat()}
         return {**following, REMOVED: start}
+
+    def _warn_of_rows_left(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "Source %r leaves delivered rows where they are: the database does not show its running transactions, "
+                "so that a row which commits late cannot be told from them. Grant PROCESS, or give settle_seconds=",
+                self._source.name,
+            )
 
     def _start(self, checkpoint: Checkpoint) -> Any:
         """Return the position after which rows may still be there that were delivered."""
@@ -466,11 +487,3 @@ def _decode(records: Sequence[RawRecord], payload: str, source: str) -> dict[int
             reason = f"Source {source!r}: the payload in {payload!r} is no JSON: {type(error).__name__}"
             failures[place] = SerializationError(reason)
     return failures
-
-
-def _warn_of_rows_left(source: str) -> None:
-    _logger.warning(
-        "Source %r leaves delivered rows where they are: the database does not show its running transactions, so rows "
-        "that commit late cannot be told from them. Grant PROCESS, or give settle_seconds=",
-        source,
-    )

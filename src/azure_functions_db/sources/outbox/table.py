@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, WriteConnectionError, WriteError
 from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.sources.outbox.layout import Columns, is_name, outbox_table
+from azure_functions_db.sql.failures import code_of, is_connection_failure
 from azure_functions_db.sql.reflection import table_with, unknown_columns
 from azure_functions_db.sql.transactions import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from sqlalchemy import Column, Connection, Engine, Table
     from sqlalchemy.orm import Session
@@ -80,9 +82,10 @@ class Outbox:
         from sqlalchemy import inspect
 
         wanted, dialect = self._table(engine.dialect.name), engine.dialect.name
-        if not inspect(engine).has_table(self.table, schema=self.schema):
-            return _creation(wanted, dialect)
-        present = {column["name"] for column in inspect(engine).get_columns(self.table, schema=self.schema)}
+        with writing(f"The outbox {self.label}", self.label):
+            if not inspect(engine).has_table(self.table, schema=self.schema):
+                return _creation(wanted, dialect)
+            present = {column["name"] for column in inspect(engine).get_columns(self.table, schema=self.schema)}
         missing = [column for column in wanted.columns if column.name not in present]
         return _completion(wanted, missing, dialect, self.columns) if missing else []
 
@@ -91,7 +94,7 @@ class Outbox:
         from sqlalchemy import text
 
         statements = self.pending(engine)
-        with engine.begin() as connection:
+        with writing(f"The outbox {self.label}", self.label), engine.begin() as connection:
             for statement in statements:
                 connection.execute(text(statement))
         return statements
@@ -172,12 +175,26 @@ class Outbox:
     def _written(self, connection: Connection, events: list[dict[str, Any]]) -> list[uuid.UUID]:
         from sqlalchemy import insert
 
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            raise ConfigurationError("This belongs into a transaction: the connection commits each statement by itself")
         with joined(connection):
             table = self.reflected(connection.engine)
         named = self.columns.on(connection.dialect.name)
         if events:
             connection.execute(insert(table), [_row(event, named, table) for event in events])
         return [event["id"] for event in events]
+
+
+@contextmanager
+def writing(what: str, table: str) -> Iterator[None]:
+    """Raise the library's errors for the driver's."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except DBAPIError as error:
+        kind = WriteConnectionError if is_connection_failure(error) else WriteError
+        raise kind(f"{what} failed: {type(error.orig).__name__}, {code_of(error)}", table=table) from error
 
 
 def _creation(table: Table, dialect: str) -> list[str]:
@@ -309,9 +326,9 @@ def _as_stored(value: Any, part: str, column: Column[Any]) -> Any:
         return value if isinstance(column.type, Uuid) and column.type.as_uuid else str(value)
     if part not in {"payload", "headers"}:
         return value
-    if value is None:
-        return null()
     if isinstance(column.type, JSON):
-        return value
+        return null() if value is None else value  # None would be JSON's own null
+    if value is None:
+        return None
     text = json.dumps(value)
     return text.encode() if isinstance(column.type, LargeBinary) else text
