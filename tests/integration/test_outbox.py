@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, event, inspect, text
+from pydantic import BaseModel
+from sqlalchemy import create_engine, event, inspect, make_url, text
 from sqlalchemy.orm import Session
 
 from azure_functions_db import (
@@ -148,14 +149,21 @@ def test_a_writer_that_knows_only_the_columns_of_debezium_can_write(engine: Engi
     assert change.after["payload"] == {"n": 1}
 
 
+class Order(BaseModel):
+    """A model of a user's own."""
+
+    number: int
+
+
 def test_payloads_and_headers_come_as_they_were_given(engine: Engine, provider: EngineProvider) -> None:
     moment = dt.datetime(2026, 4, 7, tzinfo=dt.UTC)
-    payloads: list[Any] = [{"deep": [1, {"a": None}]}, "text", '"quoted"', 5, True, None, [], {"at": moment}, "ü\u2028"]
+    payloads: list[Any] = [{"deep": [1, {"a": None}]}, "text", '"quoted"', 5, True, None, [], "ü\u2028"]
+    payloads += [{"at": moment}, Order(number=1)]
     common = {"topic": "o", "type": "made", "headers": {"trace": "1"}}
     with engine.begin() as connection:
         OUTBOX.add_many(connection, [{**common, "key": key, "payload": each} for key, each in enumerate(payloads)])
     records = source_of(engine, provider).fetch_changes({}, 100).records
-    expected = [*payloads[:-2], {"at": "2026-04-07T00:00:00.000000Z"}, payloads[-1]]
+    expected = [*payloads[:-2], {"at": "2026-04-07T00:00:00.000000Z"}, {"number": 1}]
     assert [change.after["payload"] for change in records] == expected
     assert {change.after["type"] for change in records} == {"made"}
     headers = [change.after["headers"] for change in records]
@@ -422,50 +430,32 @@ def test_rows_that_are_kept_for_ever_stay_and_nothing_is_acknowledged(engine: En
 def test_where_late_commits_cannot_be_seen_nothing_is_removed(
     mariadb_database: str, mariadb_url: str, provider: EngineProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ExitStack() as stack:
-        url = stack.enter_context(_login_without_process(mariadb_database, mariadb_url))
-        engine = create_engine(mariadb_database)
-        OUTBOX.create(engine)
-        commit(engine, 1, 2)
+    engine = create_engine(mariadb_database)
+    OUTBOX.create(engine)
+    commit(engine, 1, 2)
+    with _login(mariadb_database, mariadb_url, "SELECT, DELETE") as url:
         source = OutboxSource(url=url, engine_provider=provider, horizon_wait_seconds=0)
         assert tick(source, MemoryStateStore()) == ["1", "2"]
         assert left(engine) == ["1", "2"]
         assert "leaves delivered rows" in caplog.text
-        engine.dispose()
         provider.dispose_all()
-
-
-@contextmanager
-def _login_without_process(database: str, server: str) -> Iterator[str]:
-    from sqlalchemy import make_url
-
-    url, name = make_url(database), f"u{uuid.uuid4().hex[:12]}"
-    admin = create_engine(server, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE USER '{name}'@'%%' IDENTIFIED BY 'secret'")
-        connection.exec_driver_sql(f"GRANT SELECT, INSERT, DELETE ON {url.database}.* TO '{name}'@'%%'")
-        try:
-            yield url.set(username=name, password="secret").render_as_string(hide_password=False)
-        finally:
-            connection.exec_driver_sql(f"DROP USER '{name}'@'%%'")
-    admin.dispose()
+    engine.dispose()
 
 
 def test_a_distance_from_the_clock_serves_where_late_commits_cannot_be_seen(
     mariadb_database: str, mariadb_url: str, provider: EngineProvider
 ) -> None:
-    with ExitStack() as stack:
-        url = stack.enter_context(_login_without_process(mariadb_database, mariadb_url))
-        engine = create_engine(mariadb_database)
-        OUTBOX.create(engine)
-        commit(engine, 1, 2, 3)
-        with engine.begin() as connection:
-            connection.execute(text("UPDATE outbox SET created_at = created_at - INTERVAL 1 HOUR WHERE sequence < 3"))
+    engine = create_engine(mariadb_database)
+    OUTBOX.create(engine)
+    commit(engine, 1, 2, 3)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET created_at = created_at - INTERVAL 1 HOUR WHERE sequence < 3"))
+    with _login(mariadb_database, mariadb_url, "SELECT, DELETE") as url:
         source = OutboxSource(url=url, engine_provider=provider, settle_seconds=60)
         assert tick(source, MemoryStateStore()) == ["1", "2"]
         assert left(engine) == ["3"]
-        engine.dispose()
         provider.dispose_all()
+    engine.dispose()
 
 
 # Positions that are no longer there.
@@ -584,3 +574,63 @@ def test_the_inbox_makes_a_repeated_delivery_harmless(engine: Engine, provider: 
         trigger.run(timer=None, handler=handle)
     with engine.connect() as connection:
         assert sorted(connection.execute(text("SELECT id FROM effects")).scalars()) == [1, 2]
+
+
+# Rights, and what a doctor says.
+
+
+@pytest.mark.parametrize("database", ["postgres", "mariadb"])
+def test_a_writer_needs_to_insert_and_a_poller_to_read_and_delete(
+    database: str, request: pytest.FixtureRequest, provider: EngineProvider
+) -> None:
+    url, server = str(request.getfixturevalue(f"{database}_database")), str(request.getfixturevalue(f"{database}_url"))
+    admin = create_engine(url)
+    OUTBOX.create(admin)
+    with (
+        _login(url, server, "INSERT") as writing,
+        _login(url, server, "SELECT, DELETE", process=database == "mariadb") as polling,
+    ):
+        engine = provider.get_engine(DbConfig(connection_url=writing))
+        commit(engine, 1, 2)
+        source = OutboxSource(url=polling, engine_provider=provider, horizon_wait_seconds=30)
+        source.validate()
+        assert tick(source, MemoryStateStore()) == ["1", "2"]
+        assert left(admin) == []
+        assert {one.grade for one in source.examine() if one.check == "late commits"} == {"ok"}
+        provider.dispose_all()
+    admin.dispose()
+
+
+@contextmanager
+def _login(database: str, server: str, rights: str, *, process: bool = False) -> Iterator[str]:
+    """A login with these rights on the outbox alone."""
+    url, name = make_url(database), f"u{uuid.uuid4().hex[:12]}"
+    is_postgres = url.get_backend_name() == "postgresql"
+    user = name if is_postgres else f"'{name}'@'%%'"
+    admin = create_engine(url if is_postgres else server, isolation_level="AUTOCOMMIT")
+    table = "outbox" if is_postgres else f"{url.database}.outbox"
+    with admin.connect() as connection:
+        made = (
+            f"CREATE ROLE {name} LOGIN PASSWORD 'secret'"
+            if is_postgres
+            else f"CREATE USER {user} IDENTIFIED BY 'secret'"
+        )
+        connection.exec_driver_sql(made)
+        connection.exec_driver_sql(f"GRANT {rights} ON {table} TO {user}")
+        if process:
+            connection.exec_driver_sql(f"GRANT PROCESS ON *.* TO {user}")
+        try:
+            yield url.set(username=name, password="secret").render_as_string(hide_password=False)
+        finally:
+            if is_postgres:
+                connection.exec_driver_sql(f"DROP OWNED BY {name}")
+            connection.exec_driver_sql(f"DROP {'ROLE' if is_postgres else 'USER'} {user}")
+    admin.dispose()
+
+
+def test_the_doctor_sees_a_position_that_is_no_position(postgres: Engine, provider: EngineProvider) -> None:
+    with postgres.begin() as connection:
+        connection.execute(text("ALTER TABLE outbox ALTER COLUMN position SET DEFAULT 1"))
+    [finding] = [one for one in source_of(postgres, provider).examine() if one.check == "late commits"]
+    assert finding.grade == "error"
+    assert "transaction ids" in finding.text

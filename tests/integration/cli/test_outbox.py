@@ -100,6 +100,11 @@ def test_every_command_works_with_an_outbox(app: App) -> None:
     assert checks["late commits"] == "ok"
     assert "error" not in checks.values()
     assert "cannot be read in stretches" in app.azfdb("verify", "orders", "--ledger", str(app.engine.url)).err
+    cursor = app.azfdb("inspect", "orders", "--json").json["document"]["checkpoint"]["cursor"]
+    first = [f"{name}={value - 2}" for name, value in cursor["tiebreaker"].items()]
+    value = cursor["value"] if app.engine.dialect.name == "postgresql" else cursor["value"] - 2
+    assert app.azfdb("reset", "orders", "--to-cursor", str(value), "--pk", *first, "--yes").code == 0
+    assert app.azfdb("status", "orders", "--json").json["pollers"][0]["waiting_rows"] == 2
     assert app.azfdb("reset", "orders", "--to-beginning", "--yes").code == 0
     assert app.azfdb("status", "orders", "--json").json["pollers"][0]["waiting_rows"] == 3
 

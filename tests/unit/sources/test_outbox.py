@@ -9,7 +9,14 @@ import pytest
 from sqlalchemy import create_engine, delete
 from sqlalchemy.dialects import mssql
 
-from azure_functions_db import ConfigurationError, Outbox, OutboxSource, SourceConfigurationError, SqlAlchemySource
+from azure_functions_db import (
+    ConfigurationError,
+    Outbox,
+    OutboxSource,
+    SerializationError,
+    SourceConfigurationError,
+    SqlAlchemySource,
+)
 from azure_functions_db.sources.keyset.definition import defined
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import Bound, Position
@@ -149,6 +156,18 @@ def test_an_event_needs_a_topic_and_a_key(part: str) -> None:
     event: dict[str, Any] = {"topic": "orders", "key": 1, "payload": None, part: None}
     with engine.connect() as connection, pytest.raises(ConfigurationError, match=f"needs a {part}"):
         Outbox().add(connection, **event)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [(object(), "a object has no form"), (float("nan"), "not JSON compliant"), ({(1, 2): 3}, "keys")],
+)
+def test_a_payload_that_json_cannot_hold_is_refused(payload: Any, said: str) -> None:
+    engine = create_engine(URL)
+    Outbox().create(engine)
+    with engine.connect() as connection, pytest.raises(SerializationError, match=said):
+        Outbox().add(connection, topic="a", key=1, payload=payload)
     engine.dispose()
 
 

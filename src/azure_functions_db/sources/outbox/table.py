@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
-from azure_functions_db.core.errors import ConfigurationError, WriteConnectionError, WriteError
+from azure_functions_db.core.errors import ConfigurationError, SerializationError, WriteConnectionError, WriteError
 from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.sources.outbox.layout import Columns, is_name, outbox_table
 from azure_functions_db.sql.failures import code_of, is_connection_failure
@@ -297,9 +300,40 @@ def _event(
         "topic": str(topic),
         "key": str(key),
         "type": str(type or topic),
-        "payload": json_safe(payload),
-        "headers": None if headers is None else json_safe(headers),
+        "payload": _as_json(payload, "payload"),
+        "headers": _as_json(headers, "headers"),
     }
+
+
+def _as_json(value: Any, part: str) -> Any:
+    """Return a value as JSON brings it back; one that JSON cannot hold is an error now, not a text for ever."""
+    try:
+        return json.loads(json.dumps(value, default=_plain, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SerializationError(f"The {part} of an event cannot be written as JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _WRITTEN_AS_TEXT):
+        return json_safe(value)
+    if hasattr(value, "model_dump"):  # a Pydantic model, which need not be importable here
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} has no form there")
+
+
+_WRITTEN_AS_TEXT = (
+    dt.date,
+    dt.time,
+    dt.timedelta,
+    Decimal,
+    uuid.UUID,
+    bytes,
+    bytearray,
+    memoryview,
+    set,
+    frozenset,
+    Enum,
+)
 
 
 def _row(event: Mapping[str, Any], named: Mapping[str, str], table: Table) -> dict[str, Any]:
