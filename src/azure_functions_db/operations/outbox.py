@@ -113,6 +113,5 @@ def status(poller: Poller) -> OutboxStatus:
 def prune(poller: Poller, older_than: dt.timedelta, *, dry_run: bool) -> PruneReport:
     """Remove rows that the poller has delivered and that are older than this."""
     source = outbox_source(poller)
-    position = poller.store.load_checkpoint(poller.name).get("cursor")
-    rows = 0 if position is None else source.removal_after(older_than).sweep(position, dry_run=dry_run)
+    rows = source.prune(poller.store.load_checkpoint(poller.name), older_than, dry_run=dry_run)
     return PruneReport(poller.name, source.outbox.label, rows, done=not dry_run)

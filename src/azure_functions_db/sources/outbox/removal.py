@@ -14,12 +14,12 @@ from azure_functions_db.sources.outbox.table import writing
 from azure_functions_db.sql.autocommit import leave_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy import Connection, Table
 
     from azure_functions_db.core.types import RawRecord
-    from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.outbox.rows import OutboxRows
     from azure_functions_db.sources.outbox.table import Outbox
 
 STEP = 1000
@@ -36,19 +36,10 @@ BEGINNING: dict[str, Any] = {}
 class Removal:
     """Deletes the delivered rows of one outbox, or of one share of its keys."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        rows: SqlAlchemySource,
-        engine: Callable[[], Engine],
-        retention: dt.timedelta,
-        takes: Callable[[RawRecord], bool],
-    ) -> None:
+    def __init__(self, outbox: Outbox, rows: OutboxRows, retention: dt.timedelta) -> None:
         self._outbox = outbox
         self._rows = rows
-        self._engine = engine
         self._retention = retention
-        self._takes = takes
 
     def between(self, start: Any, end: Any, expected: int | None = None) -> Any:
         """Remove the rows after one written position up to another; return up to where all of them have gone.
@@ -57,9 +48,9 @@ class Removal:
         """
         limit, last = min(expected or _LOOK, STEP), self._place(end)
         for _ in range(_STEPS):
-            page = self._rows.fetch_changes({"cursor": start} if start else {}, limit)
+            page = self._rows.thin.fetch_changes({"cursor": start} if start else {}, limit)
             due = [record for record in page.records if self._place_of(record) <= last]
-            mine = list(filter(self._takes, due))
+            mine = list(filter(self._rows.takes, due))
             if mine and self._deleted(mine) < len(mine):
                 return start  # Some are to be kept for now: the next time begins here again.
             if len(due) < len(page.records) or len(page.records) < limit:
@@ -73,9 +64,9 @@ class Removal:
         """Remove every row up to a position that has been kept long enough; return how many, or would be."""
         start, last, swept = BEGINNING, self._place(end), 0
         while True:
-            page = self._rows.fetch_changes({"cursor": start} if start else {}, STEP)
+            page = self._rows.thin.fetch_changes({"cursor": start} if start else {}, STEP)
             due = [one for one in page.records if self._place_of(one) <= last]
-            mine = self._old_enough(list(filter(self._takes, due)))
+            mine = self._old_enough(list(filter(self._rows.takes, due)))
             if mine and not dry_run:
                 self._deleted(mine)
             swept += len(mine)
@@ -85,24 +76,26 @@ class Removal:
 
     def is_due(self, start: Any, end: Any) -> bool:
         """Tell whether there is a row between two positions that should have gone by now."""
-        page, last = self._rows.fetch_changes({"cursor": start} if start else {}, _LOOK), self._place(end)
-        return bool(self._old_enough([one for one in page.records if self._place_of(one) <= last and self._takes(one)]))
+        page, last = self._rows.thin.fetch_changes({"cursor": start} if start else {}, _LOOK), self._place(end)
+        return bool(
+            self._old_enough([one for one in page.records if self._place_of(one) <= last and self._rows.takes(one)])
+        )
 
     def _old_enough(self, records: list[RawRecord]) -> list[RawRecord]:
         """Return the rows that need not be kept any longer."""
         column = self._outbox.columns.created_at
         if not records or not self._retention or column is None:
             return records
-        with self._engine().connect() as connection:
+        with self._rows.engine().connect() as connection:
             limit = _comparable(self._limit(connection))
         return [one for one in records if _comparable(one[column]) < limit]
 
     def _deleted(self, records: Sequence[RawRecord]) -> int:
         """Delete rows that have been kept long enough; return how many that were, counting those that had gone."""
         label, ids = self._outbox.label, [record[self._outbox.columns.id] for record in records]
-        with writing(f"Removing delivered rows of {label}", label), self._engine().connect() as connection:
+        with writing(f"Removing delivered rows of {label}", label), self._rows.engine().connect() as connection:
             leave_transactions(connection)
-            table = self._outbox.reflected(self._engine())
+            table = self._outbox.reflected(self._rows.engine())
             self._delete(connection, table, ids)
             kept = self._count(connection, table, ids) if self._retention else 0
             connection.commit()
@@ -140,10 +133,10 @@ class Removal:
         return now - self._retention
 
     def _place(self, written: Any) -> tuple[Any, ...]:
-        return tuple(map(_comparable, deserialize_position(written, self._rows.pk_columns)))
+        return tuple(map(_comparable, deserialize_position(written, self._rows.thin.pk_columns)))
 
     def _place_of(self, record: RawRecord) -> tuple[Any, ...]:
-        names = (self._rows.cursor_column, *self._rows.pk_columns)
+        names = (self._rows.thin.cursor_column, *self._rows.thin.pk_columns)
         return tuple(_comparable(record[name]) for name in names)
 
 
