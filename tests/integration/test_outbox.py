@@ -634,3 +634,30 @@ def test_the_doctor_sees_a_position_that_is_no_position(postgres: Engine, provid
     [finding] = [one for one in source_of(postgres, provider).examine() if one.check == "late commits"]
     assert finding.grade == "error"
     assert "transaction ids" in finding.text
+
+
+def test_many_rows_are_removed_in_steps(engine: Engine, provider: EngineProvider) -> None:
+    source, store = source_of(engine, provider), MemoryStateStore()
+    with engine.begin() as connection:
+        OUTBOX.add_many(connection, [{"topic": "o", "key": key, "payload": None} for key in range(2500)])
+    assert len(tick(source, store, batch_size=2200, max_batches_per_tick=1)) == 2200
+    assert len(left(engine)) == 300
+    assert len(tick(Forgetful(source), store, batch_size=200)) == 300
+    assert tick(source, store) == []
+    assert left(engine) == []
+
+
+def test_rows_read_at_a_distance_are_kept_as_long_as_their_retention_says(
+    mariadb_database: str, provider: EngineProvider
+) -> None:
+    zoned = DbConfig(connection_url=mariadb_database, connect_args={"init_command": "SET time_zone = '+09:00'"})
+    engine = provider.get_engine(zoned)
+    OUTBOX.create(engine)
+    commit(engine, 1, 2, 3)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET created_at = created_at - INTERVAL sequence * 60 MINUTE"))
+    source = OutboxSource(
+        db_config=zoned, engine_provider=provider, settle_seconds=60, retention=dt.timedelta(minutes=150)
+    )
+    assert tick(source, MemoryStateStore()) == ["3", "2", "1"]
+    assert left(engine) == ["1", "2"]

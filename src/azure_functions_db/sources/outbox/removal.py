@@ -7,6 +7,7 @@ was read while late commits could be seen, every row was delivered; from any oth
 from __future__ import annotations
 
 import datetime as dt
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.serializers import deserialize_position
@@ -14,19 +15,19 @@ from azure_functions_db.sources.outbox.table import writing
 from azure_functions_db.sql.autocommit import leave_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.outbox.rows import OutboxRows
     from azure_functions_db.sources.outbox.table import Outbox
 
-STEP = 1000
-"""How many rows one statement removes at most."""
+# How many rows one statement removes at most.
+_STEP = 1000
 # What is left after so many steps waits for the next acknowledgement.
 _STEPS = 100
-# How many rows are looked at where it is not known whether any were left behind.
+# How many rows are looked at first where it is not known whether any were left behind.
 _LOOK = 100
 
 BEGINNING: dict[str, Any] = {}
@@ -34,7 +35,7 @@ BEGINNING: dict[str, Any] = {}
 
 
 class Removal:
-    """Deletes the delivered rows of one outbox, or of one share of its keys."""
+    """Deletes the delivered rows of one outbox, or of one share of its keys, once they have been kept long enough."""
 
     def __init__(self, outbox: Outbox, rows: OutboxRows, retention: dt.timedelta) -> None:
         self._outbox = outbox
@@ -46,102 +47,79 @@ class Removal:
 
         ``expected`` is how many there should be, where that is known, so that no more are read.
         """
-        limit, last = min(expected or _LOOK, STEP), self._place(end)
-        for _ in range(_STEPS):
-            page = self._rows.thin.fetch_changes({"cursor": start} if start else {}, limit)
-            due = [record for record in page.records if self._place_of(record) <= last]
-            mine = list(filter(self._rows.takes, due))
-            if mine and self._deleted(mine) < len(mine):
-                return start  # Some are to be kept for now: the next time begins here again.
-            if len(due) < len(page.records) or len(page.records) < limit:
-                return end
-            start, limit = page.next_checkpoint["cursor"], STEP
-            if self._place(start) >= last:
-                return end
+        for rows, position in islice(self._steps(start, end, min(expected or _LOOK, _STEP)), _STEPS):
+            old = self._old_enough(rows)
+            self._delete(old)
+            if len(old) < len(rows):
+                break  # Some are to be kept for now: the next time begins here again.
+            start = position
         return start
 
     def sweep(self, end: Any, *, dry_run: bool = False) -> int:
-        """Remove every row up to a position that has been kept long enough; return how many, or would be."""
-        start, last, swept = BEGINNING, self._place(end), 0
-        while True:
-            page = self._rows.thin.fetch_changes({"cursor": start} if start else {}, STEP)
-            due = [one for one in page.records if self._place_of(one) <= last]
-            mine = self._old_enough(list(filter(self._rows.takes, due)))
-            if mine and not dry_run:
-                self._deleted(mine)
-            swept += len(mine)
-            if not page.records or len(due) < len(page.records):
-                return swept
-            start = page.next_checkpoint["cursor"]
+        """Remove every row up to a position; return how many that were, or would be."""
+        swept = 0
+        for rows, _ in self._steps(BEGINNING, end, _STEP):
+            old = self._old_enough(rows)
+            swept += len(old)
+            if not dry_run:
+                self._delete(old)
+        return swept
 
     def is_due(self, start: Any, end: Any) -> bool:
         """Tell whether there is a row between two positions that should have gone by now."""
-        page, last = self._rows.thin.fetch_changes({"cursor": start} if start else {}, _LOOK), self._place(end)
-        return bool(
-            self._old_enough([one for one in page.records if self._place_of(one) <= last and self._rows.takes(one)])
-        )
+        rows, _ = next(self._steps(start, end, _LOOK))
+        return bool(self._old_enough(rows))
 
-    def _old_enough(self, records: list[RawRecord]) -> list[RawRecord]:
-        """Return the rows that need not be kept any longer."""
+    def _steps(self, start: Any, end: Any, limit: int) -> Iterator[tuple[list[RawRecord], Any]]:
+        """Give our rows between two positions in steps, each with the position behind it."""
+        last, is_last = self._place(end), False
+        while not is_last:
+            page = self._rows.thin.fetch_changes({"cursor": start} if start else {}, limit)
+            due = [row for row in page.records if self._place_of(row) <= last]
+            is_last = len(due) < limit or self._place_of(due[-1]) == last
+            start, limit = end if is_last else page.next_checkpoint["cursor"], _STEP
+            yield list(filter(self._rows.takes, due)), start
+
+    def _old_enough(self, rows: list[RawRecord]) -> list[RawRecord]:
+        """Return the rows that need not be kept any longer, by the database's clock."""
         column = self._outbox.columns.created_at
-        if not records or not self._retention or column is None:
-            return records
+        if not rows or not self._retention or column is None:
+            return rows
         with self._rows.engine().connect() as connection:
-            limit = _comparable(self._limit(connection))
-        return [one for one in records if _comparable(one[column]) < limit]
+            now = _now(connection, aware=rows[0][column].tzinfo is not None)
+        return [row for row in rows if row[column] < now - self._retention]
 
-    def _deleted(self, records: Sequence[RawRecord]) -> int:
-        """Delete rows that have been kept long enough; return how many that were, counting those that had gone."""
-        label, ids = self._outbox.label, [record[self._outbox.columns.id] for record in records]
+    def _delete(self, rows: Sequence[RawRecord]) -> None:
+        from sqlalchemy import delete
+
+        if not rows:
+            return
+        label, name = self._outbox.label, self._outbox.columns.id
         with writing(f"Removing delivered rows of {label}", label), self._rows.engine().connect() as connection:
             leave_transactions(connection)
             table = self._outbox.reflected(self._rows.engine())
-            self._delete(connection, table, ids)
-            kept = self._count(connection, table, ids) if self._retention else 0
+            connection.execute(delete(table).where(table.columns[name].in_([row[name] for row in rows])))
             connection.commit()
-            return len(records) - kept
-
-    def _delete(self, connection: Connection, table: Table, ids: Sequence[Any]) -> None:
-        from sqlalchemy import delete
-
-        columns = self._outbox.columns
-        removing = delete(table).where(table.columns[columns.id].in_(ids))
-        if self._retention and columns.created_at is not None:
-            removing = removing.where(table.columns[columns.created_at] < self._limit(connection))
-        connection.execute(removing)
-
-    def _count(self, connection: Connection, table: Table, ids: Sequence[Any]) -> int:
-        from sqlalchemy import func, select
-
-        present = select(func.count()).where(table.columns[self._outbox.columns.id].in_(ids))
-        return int(connection.execute(present).scalar_one())
-
-    def _limit(self, connection: Connection) -> dt.datetime:
-        """Return the moment, on the database's clock, before which rows are no longer kept."""
-        from sqlalchemy import func, select
-
-        match connection.dialect.name:
-            case "postgresql":
-                clock: Any = func.clock_timestamp()
-            case "mysql" | "mariadb":
-                clock = func.now(6)  # of the session, as its TIMESTAMP columns are
-            case "mssql":
-                clock = func.sysdatetimeoffset()
-            case _:
-                return dt.datetime.now(dt.UTC).replace(tzinfo=None) - self._retention
-        now: dt.datetime = connection.execute(select(clock)).scalar_one()
-        return now - self._retention
 
     def _place(self, written: Any) -> tuple[Any, ...]:
-        return tuple(map(_comparable, deserialize_position(written, self._rows.thin.pk_columns)))
+        return deserialize_position(written, self._rows.thin.pk_columns)
 
-    def _place_of(self, record: RawRecord) -> tuple[Any, ...]:
-        names = (self._rows.thin.cursor_column, *self._rows.thin.pk_columns)
-        return tuple(_comparable(record[name]) for name in names)
+    def _place_of(self, row: RawRecord) -> tuple[Any, ...]:
+        return tuple(row[name] for name in (self._rows.thin.cursor_column, *self._rows.thin.pk_columns))
 
 
-def _comparable(value: Any) -> Any:
-    """Return a value that can be compared with others of its column, whether they have a zone or not."""
-    if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        return value.astimezone(dt.UTC).replace(tzinfo=None)
-    return value
+def _now(connection: Connection, *, aware: bool) -> dt.datetime:
+    """Return the database's clock as its columns tell times: with a zone, or without one and in the session's."""
+    from sqlalchemy import func, select
+
+    match connection.dialect.name:
+        case "postgresql":
+            clock: Any = func.clock_timestamp()
+        case "mysql" | "mariadb":
+            clock = func.utc_timestamp(6) if aware else func.now(6)
+        case "mssql":
+            clock = func.sysdatetimeoffset()
+        case _:
+            return dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    now: dt.datetime = connection.execute(select(clock)).scalar_one()
+    return now.replace(tzinfo=dt.UTC) if aware and now.tzinfo is None else now
