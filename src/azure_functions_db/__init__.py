@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.file_sink import FileQuarantine
     from azure_functions_db.quarantine.sql_sink import SqlQuarantine
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.outbox.source import OutboxSource
+    from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
@@ -81,6 +83,8 @@ _HOMES = {
     "binding.session": ["DbSession"],
     "binding.writer": ["DbWriter"],
     "sources.keyset.source": ["SqlAlchemySource"],
+    "sources.outbox.source": ["OutboxSource"],
+    "sources.outbox.table": ["Outbox"],
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
@@ -180,6 +184,8 @@ __all__ = [
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",
+    "Outbox",
+    "OutboxSource",
     "PollContext",
     "PollTrigger",
     "PollerError",

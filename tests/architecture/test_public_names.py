@@ -53,6 +53,8 @@ PUBLIC_NAMES = [
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",
+    "Outbox",
+    "OutboxSource",
     "PollContext",
     "PollTrigger",
     "PollerError",

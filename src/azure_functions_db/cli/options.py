@@ -89,6 +89,7 @@ SUMMARIES = {
     "lease": "Break a poller's lease.",
     "backfill": "Deliver a stretch of the source again.",
     "quarantine": "List, show, replay and drop bad rows.",
+    "outbox": "Make, show and prune an outbox.",
     "verify": "Compare the source with what was delivered.",
 }
 """Each command's name, which is that of its module and of its function there, and what it does."""

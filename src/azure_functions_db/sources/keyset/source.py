@@ -229,6 +229,12 @@ class SqlAlchemySource:
         with reading(self.name), self._relation.connected() as (plan, connection):
             return self._examined(plan, connection)[0]
 
+    def grade(self) -> Grade:
+        """Say how well late commits were guarded against when the last page was read, without asking the database."""
+        plan = self._plan()
+        watch = self._relation.watch(plan)
+        return self._unwatched_grade(plan) if watch is None else watch.grade
+
     def examine(self) -> list[Finding]:
         """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
         from azure_functions_db.sources.keyset.checks import checked_up, late_commits
@@ -282,10 +288,13 @@ class SqlAlchemySource:
         """Return the grade and why it is not better, by a watch of its own: the poller's is not disturbed."""
         watch = watch_for(self.name, plan, self._patience)
         if watch is None:
-            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
+            return self._unwatched_grade(plan), None
         watch.examine(connection, plan)
         watch.look(connection, plan, BEGINNING)
         return watch.grade, watch.reason
+
+    def _unwatched_grade(self, plan: Plan) -> Grade:
+        return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
 
     def _plan(self) -> Plan:
         return self._relation.plan(self._relation.engine())
