@@ -259,7 +259,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class MetricsCollector(Protocol):
-    """Receives the library's metrics; labels are few and of low cardinality."""
+    """Receives the library's metrics; labels are few, of low cardinality, and given by keyword."""
 
     def increment(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.former import former_arguments, warn_of
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
 from azure_functions_db.sources.keyset.page import read_page
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
 
 
+@former_arguments(SourceConfigurationError)
 class SqlAlchemySource:
     """Reads the rows of a table or query that come after a checkpoint, in the order cursor, key.
 
@@ -80,6 +82,8 @@ class SqlAlchemySource:
     - ``undecodable``:
       What becomes of a row with a value that Python cannot hold (a date before Christ, say). "error": it cannot be
       delivered and goes into quarantine. "text": that value is delivered as the database writes it.
+    - ``cursor_types``:
+      Not needed any more: the columns tell their types. Release 0.8 had it, and it is taken with a warning.
     """
 
     def __init__(
@@ -111,7 +115,11 @@ class SqlAlchemySource:
         horizon_abandon_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        cursor_types: Sequence[type] | None = None,
     ) -> None:
+        if cursor_types is not None:
+            warn_of("SqlAlchemySource(cursor_types=…)", "leave it out, the columns tell their types", stacklevel=3)
+        self._former_types = tuple(cursor_types or ())
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
