@@ -32,11 +32,11 @@ def former_arguments(
     known_before = translations or {}
 
     def taught(cls: type[T]) -> type[T]:
-        made: Callable[..., None] = cls.__init__
+        made: Any = cls.__init__
         names = list(signature(made).parameters)[1:]
 
         @wraps(made)
-        def __init__(self: T, *args: Any, **given: Any) -> None:
+        def make(self: T, *args: Any, **given: Any) -> None:
             todays = {name: value for name, value in given.items() if name not in known_before}
             for name in [name for name in given if name in known_before]:
                 translated = known_before[name](given[name])
@@ -48,7 +48,7 @@ def former_arguments(
                 raise refusal(f"{cls.__name__} has no argument {unknown[0]!r}; it has: {', '.join(names)}")
             made(self, *args, **todays)
 
-        cls.__init__ = __init__  # type: ignore[method-assign]  # the same, by more names
+        cls.__init__ = make  # type: ignore[assignment]  # the same, by more names
         return cls
 
     return taught

@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("azure_functions_db")
 
+METRIC_BATCHES_TOTAL = "azfdb_batches_total"
+METRIC_EVENTS_TOTAL = "azfdb_events_total"
+METRIC_FAILURES_TOTAL = "azfdb_failures_total"
+METRIC_QUARANTINED_TOTAL = "azfdb_quarantined_total"
+METRIC_BATCH_SIZE = "azfdb_batch_size"
+METRIC_FETCH_DURATION_MS = "azfdb_fetch_duration_ms"
+METRIC_HANDLER_DURATION_MS = "azfdb_handler_duration_ms"
+METRIC_COMMIT_DURATION_MS = "azfdb_commit_duration_ms"
+METRIC_LAG_SECONDS = "azfdb_lag_seconds"
+METRIC_LAG_ROWS = "azfdb_lag_rows"
+METRIC_LAST_SUCCESS_TIMESTAMP = "azfdb_last_success_timestamp"
+METRIC_LEASE_STALENESS_SECONDS = "azfdb_lease_staleness_seconds"
+
 
 class Observers:
     """Tells every observer; one that raises is reported, once for each kind of error, and does no harm."""
@@ -234,33 +247,33 @@ def _measurements(signal: Signal) -> Iterator[_Measurement]:
         case LeaseRenewFailed():
             yield _failure(Stage.RENEW, signal.error, labels)
         case RowQuarantined():
-            yield _Measurement("increment", "azfdb_quarantined_total", 1, labels)
+            yield _Measurement("increment", METRIC_QUARANTINED_TOTAL, 1, labels)
         case LeaseSkipped(staleness_seconds=float() as staleness):
-            yield _Measurement("set_gauge", "azfdb_lease_staleness_seconds", staleness, labels)
+            yield _Measurement("set_gauge", METRIC_LEASE_STALENESS_SECONDS, staleness, labels)
         case SourceReported():
             for name, value in signal.fact.gauges().items():
                 yield _Measurement("set_gauge", name, value, labels)
         case TickCompleted(result=TickResult.FAILED):
-            yield _Measurement("increment", "azfdb_batches_total", 1, {**labels, "result": "failure"})
+            yield _Measurement("increment", METRIC_BATCHES_TOTAL, 1, {**labels, "result": "failure"})
         case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
-            yield _Measurement("set_gauge", "azfdb_last_success_timestamp", signal.ended_at.timestamp(), poller)
+            yield _Measurement("set_gauge", METRIC_LAST_SUCCESS_TIMESTAMP, signal.ended_at.timestamp(), poller)
         case _:
             pass
 
 
 def _batch_measurements(signal: BatchCommitted, labels: Mapping[str, str]) -> Iterator[_Measurement]:
-    yield _Measurement("increment", "azfdb_batches_total", 1, {**labels, "result": "success"})
-    yield _Measurement("increment", "azfdb_events_total", signal.handled_count, labels)
-    yield _Measurement("observe", "azfdb_batch_size", signal.fetched_count, labels)
-    yield _Measurement("observe", "azfdb_fetch_duration_ms", signal.fetch_duration_ms, labels)
-    yield _Measurement("observe", "azfdb_handler_duration_ms", signal.handler_duration_ms, labels)
-    yield _Measurement("observe", "azfdb_commit_duration_ms", signal.commit_duration_ms, labels)
+    yield _Measurement("increment", METRIC_BATCHES_TOTAL, 1, {**labels, "result": "success"})
+    yield _Measurement("increment", METRIC_EVENTS_TOTAL, signal.handled_count, labels)
+    yield _Measurement("observe", METRIC_BATCH_SIZE, signal.fetched_count, labels)
+    yield _Measurement("observe", METRIC_FETCH_DURATION_MS, signal.fetch_duration_ms, labels)
+    yield _Measurement("observe", METRIC_HANDLER_DURATION_MS, signal.handler_duration_ms, labels)
+    yield _Measurement("observe", METRIC_COMMIT_DURATION_MS, signal.commit_duration_ms, labels)
     if signal.lag_seconds is not None:
-        yield _Measurement("set_gauge", "azfdb_lag_seconds", signal.lag_seconds, labels)
+        yield _Measurement("set_gauge", METRIC_LAG_SECONDS, signal.lag_seconds, labels)
     if signal.lag_rows is not None:
-        yield _Measurement("set_gauge", "azfdb_lag_rows", signal.lag_rows, labels)
+        yield _Measurement("set_gauge", METRIC_LAG_ROWS, signal.lag_rows, labels)
 
 
 def _failure(stage: Stage, error: BaseException, labels: Mapping[str, str]) -> _Measurement:
     kind = {"stage": stage.value, "error_type": _error_type(error)}
-    return _Measurement("increment", "azfdb_failures_total", 1, {**labels, **kind})
+    return _Measurement("increment", METRIC_FAILURES_TOTAL, 1, {**labels, **kind})

@@ -261,11 +261,11 @@ class Observer(Protocol):
 class MetricsCollector(Protocol):
     """Receives the library's metrics; labels are few, of low cardinality, and given by keyword."""
 
-    def increment(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+    def increment(self, name: str, value: float = 1, *, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
 
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def observe(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
         """Record one measurement of a distribution."""
 
-    def set_gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def set_gauge(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
         """Set the present value of a gauge."""

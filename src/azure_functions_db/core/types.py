@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -17,8 +17,17 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """One row of a result: column name to value."""
 
+RowDict = Row
+"""The same, by a name that users know from before."""
+
 RawRecord = dict[str, Any]
 """One changed row as a source read it."""
+
+JsonScalar = str | int | float | bool | None
+"""A value that JSON can hold as it is."""
+
+JsonValue = Union[JsonScalar, list["JsonValue"], dict[str, "JsonValue"]]  # noqa: UP007 - names itself
+"""Whatever JSON can hold."""
 
 Operation = Literal["insert", "update", "upsert", "delete", "truncate", "unknown"]
 """What happened to a row; ``truncate`` is about all rows of a table at once and has no key."""
@@ -41,8 +50,8 @@ class Event(Protocol):
         """The same for the same change, however often it is delivered."""
 
     @property
-    def cursor(self) -> CursorPart:
-        """The row's cursor value."""
+    def cursor(self) -> CursorValue:
+        """The row's cursor value; a tuple where a normaliser gave the key with it."""
 
     @property
     def pk(self) -> Mapping[str, CursorPart]:

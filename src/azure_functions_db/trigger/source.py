@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, PollerError, SourceInUseError
 from azure_functions_db.core.ports import CountsChanges
-from azure_functions_db.core.serializers import datetime_text, deserialize_position, serialize_position
+from azure_functions_db.core.serializers import (
+    datetime_text,
+    deserialize_part,
+    deserialize_position,
+    serialize_part,
+    serialize_position,
+)
 from azure_functions_db.core.signals import FetchedNothing, SourceReported, Stage
 from azure_functions_db.core.types import AdapterCapability, FetchResult
 from azure_functions_db.trigger.batch import (
@@ -18,14 +24,14 @@ from azure_functions_db.trigger.batch import (
     search_after,
     undeliverable,
 )
-from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from azure_functions_db.core.ports import ChangeReader, ChangeSource, SourceAdapter
-    from azure_functions_db.core.types import Checkpoint, CursorValue, SourceDescriptor
+    from azure_functions_db.core.types import Checkpoint, CursorValue, RawRecord, SourceDescriptor
     from azure_functions_db.trigger.normalizers import Normalizer
     from azure_functions_db.trigger.poison import Search
     from azure_functions_db.trigger.poll import PollSettings
@@ -61,7 +67,11 @@ def reading(source: ChangeSource) -> Iterator[ChangeReader]:
 
 
 class SmallSource:
-    """A source with just a descriptor and ``fetch``: its position is the last event's cursor and key."""
+    """A source with just a descriptor and ``fetch``: its position is the last event's cursor and key.
+
+    With a normaliser of the user's own it is the event's cursor as that gave it: a scalar alone, or a tuple.
+    A page may be short: the source is asked again until it returns none.
+    """
 
     def __init__(self, source: SourceAdapter, normalizer: Normalizer) -> None:
         self._source = source
@@ -87,20 +97,25 @@ class SmallSource:
         records = list(self._source.fetch(self._cursor(checkpoint), limit))[:limit]
         if not records:
             return FetchResult(records, checkpoint, more=False)
-        [last] = normalized(self._normalizer, records[-1:], self.source_descriptor, {})
-        position = {"cursor": serialize_position(last.cursor, last.pk)}
-        return FetchResult(records, position, more=len(records) == limit)
+        return FetchResult(records, {"cursor": self._position(records[-1])}, more=True)
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
         """Do nothing: a small source keeps nothing back."""
 
+    def _position(self, record: RawRecord) -> Any:
+        """Return the position after a record, in the JSON form that `_cursor` reads."""
+        [last] = normalized(self._normalizer, [record], self.source_descriptor, {})
+        if isinstance(last.cursor, tuple):
+            return [serialize_part(part) for part in last.cursor]
+        return serialize_position(last.cursor, last.pk if isinstance(self._normalizer, RecordNormalizer) else {})
+
     def _cursor(self, checkpoint: Checkpoint) -> CursorValue:
         written = checkpoint.get("cursor")
         match written:
-            case None:
-                return None
-            case list():
-                return tuple(written)
+            case None | str() | int() | float():
+                return written  # a scalar, as release 0.8 wrote it
+            case list() | tuple():
+                return tuple(deserialize_part(part) for part in written)
             case {"tiebreaker": dict() as key}:
                 position = deserialize_position(written, getattr(self._source, "pk_columns", None) or list(key))
                 return position if key else position[0]
