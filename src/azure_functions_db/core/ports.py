@@ -171,6 +171,14 @@ class ExaminesItself(Protocol):
 
 
 @runtime_checkable
+class FormerlyKnown(Protocol):
+    """A source that an earlier release knew by other fingerprints: state that it left under them is this source's."""
+
+    def former_fingerprints(self) -> Sequence[str]:
+        """Return the fingerprints of this very definition in earlier releases."""
+
+
+@runtime_checkable
 class StateStore(Protocol):
     """Keeps one document per poller: its checkpoint and its lease.
 
@@ -198,10 +206,11 @@ class StateStore(Protocol):
 class LookingStateStore(StateStore, Protocol):
     """A store that lets a tick look before it locks, and release in its last commit."""
 
-    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
+    def look(self, poller_name: str, source_fingerprint: str | None = None, *former_fingerprints: str) -> PollerState:
         """Read the state without taking anything.
 
-        `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
+        `FingerprintMismatchError` when the stored checkpoint belongs to another definition. By the former
+        fingerprints a store recognises state that an earlier release has left.
         """
 
     def take_lease(self, state: PollerState, ttl_seconds: float) -> str:

@@ -63,10 +63,10 @@ class Lease:
         """The lease of whoever was found to hold it instead, where the store shows it."""
         return self._stored.rival
 
-    def approach(self, fingerprint: str) -> None:
+    def approach(self, *fingerprints: str) -> None:
         """Find out whether the lease can be had; a store that cannot be looked at takes it right here."""
         self._asked = self._clock()
-        self._stored.approach(fingerprint)
+        self._stored.approach(*fingerprints)
         if self._stored.lease_id is not None:
             self.hold()  # from here on, or a long fetch would outlive it
 
@@ -311,7 +311,7 @@ class StoredLease:
         self.lease_id: str | None = None
         self.rival: LeaseView | None = None
 
-    def approach(self, fingerprint: str) -> None:  # noqa: ARG002 - such a store knows of none
+    def approach(self, *fingerprints: str) -> None:  # noqa: ARG002 - such a store knows of none
         """Find out whether the lease can be had; `LeaseConflictError` when somebody holds it."""
         self.lease_id = self._store.acquire_lease(self._poller, self._ttl)
 
@@ -370,9 +370,9 @@ class LookFirstLease(StoredLease):
         if transactional and isinstance(store, TransactionalStateStore):
             self._joined = store.transaction
 
-    def approach(self, fingerprint: str) -> None:
+    def approach(self, *fingerprints: str) -> None:
         """Look whether the lease is free, without taking it."""
-        self._state = self._store.look(self._poller, fingerprint)
+        self._state = self._store.look(self._poller, *fingerprints)
         self._give_way_to(self._state.lease)
 
     def load(self) -> Checkpoint:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, PollerError, SourceInUseError
-from azure_functions_db.core.ports import CountsChanges
+from azure_functions_db.core.ports import CountsChanges, FormerlyKnown
 from azure_functions_db.core.serializers import (
     datetime_text,
     deserialize_part,
@@ -64,6 +64,12 @@ def reading(source: ChangeSource) -> Iterator[ChangeReader]:
         yield reader
     finally:
         reader.close()
+
+
+def fingerprints_of(source: ChangeSource) -> tuple[str, ...]:
+    """Return a source's fingerprint, followed by those by which earlier releases knew it."""
+    former = source.former_fingerprints() if isinstance(source, FormerlyKnown) else ()
+    return (source.source_descriptor.fingerprint, *former)
 
 
 class SmallSource:
@@ -137,8 +143,9 @@ class SourceSession:
 
     def describe(self) -> None:
         """Find out who the source is and what it needs."""
-        self.descriptor, self.needs = self._stages.run(
-            Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
+        source = self._source
+        self.descriptor, self.needs, self.fingerprints = self._stages.run(
+            Stage.DESCRIPTOR, lambda: (source.source_descriptor, source.capability(), fingerprints_of(source))
         )
         self._stages.source = self.descriptor.name
 

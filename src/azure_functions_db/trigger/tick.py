@@ -135,7 +135,7 @@ class Tick:
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
         try:
-            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(self._source.descriptor.fingerprint))
+            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(*self._source.fingerprints))
         except LeaseConflictError:
             self._skip()
             return None

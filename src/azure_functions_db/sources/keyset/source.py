@@ -119,7 +119,7 @@ class SqlAlchemySource:
     ) -> None:
         if cursor_types is not None:
             warn_of("SqlAlchemySource(cursor_types=…)", "leave it out, the columns tell their types", stacklevel=3)
-        self._former_types = tuple(cursor_types or ())
+        self._former_parts = {"query": query, "cursor_types": [kind.__name__ for kind in cursor_types or ()]}
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
@@ -173,6 +173,17 @@ class SqlAlchemySource:
         """Who this source is; the fingerprint changes when its definition does."""
         with reading(self.name):
             return SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+
+    @cached_property
+    def _former_fingerprints(self) -> tuple[str, ...]:
+        if self._definition.partition is not None:
+            return ()  # there were none
+        with reading(self.name):
+            return (self._definition.former_fingerprint(self._config, **self._former_parts),)
+
+    def former_fingerprints(self) -> tuple[str, ...]:
+        """Return the fingerprint by which release 0.8 knew this source."""
+        return self._former_fingerprints
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change."""
