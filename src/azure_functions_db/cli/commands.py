@@ -27,6 +27,7 @@ SUMMARIES = {
     "backfill": "Deliver a stretch of the source again.",
     "quarantine": "List, show, replay and drop bad rows.",
     "verify": "Compare the source with what was delivered.",
+    "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }
 """Each command's name, which is that of its module and of its function there, and what it does."""
 
