@@ -543,7 +543,7 @@ class TestStatement15OneApp:
         def take(number: int) -> None:
             turn.wait()
             try:
-                stores[number].take_lease(states[number], 60)
+                stores[number].take(states[number], 60)
                 outcomes.append("took it")
             except LeaseConflictError:
                 outcomes.append("was too late")

@@ -59,8 +59,8 @@ def migrate(
     The app is read, never run. Exit code 1 when something has to change.
     """
     from azure_functions_db.cli.changes import confirm
+    from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import show
     from azure_functions_db.operations.migrate import carried_over, planned, read_app
 
     reading = read_app(place)

@@ -19,7 +19,7 @@ from azure_functions_db.trigger.retry import FORMER_ARGUMENTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.state.store import DocumentStateStore
 
 Grade = Literal["change", "warning", "note"]
@@ -81,7 +81,7 @@ class CheckpointReport:
 
     poller: str
     fate: Literal["ready", "carried over", "not carried over"]
-    checkpoint: Checkpoint | None
+    checkpoint: CheckpointJson | None
     text: str
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import DbError, StateStoreError
 from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingStateStore
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
+from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.batch import RATE_SECONDS
-from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from azure_functions_db.core.ports import ChangeSource
-    from azure_functions_db.core.types import Checkpoint, FetchResult, Horizon, LeaseView
+    from azure_functions_db.core.types import CheckpointJson, FetchResult, Horizon, LeaseView
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.state.document import Document
 
@@ -114,7 +115,7 @@ def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> dict[
     return document.checkpoint
 
 
-def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> Checkpoint:
+def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> CheckpointJson:
     """Read a store of somebody else's own: the lease where it lets look at one, else the checkpoint alone."""
     if not isinstance(poller.store, LookingStateStore):
         return poller.store.load_checkpoint(poller.name)
@@ -183,7 +184,7 @@ class Waiting:
     horizon: Horizon | None = None
 
 
-def look_behind(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -> Waiting:
+def look_behind(source: ChangeSource, checkpoint: CheckpointJson, now: dt.datetime) -> Waiting:
     """Look at what waits behind a checkpoint; nothing is consumed, and a source with one reader is not read."""
     if has_one_reader(source):
         return Waiting(source.backlog(checkpoint) if isinstance(source, CountsBacklog) else None)
@@ -209,3 +210,29 @@ def _lag(source: Any, result: FetchResult, rows: int, now: dt.datetime) -> float
     if not result.records:
         return None  # rows are there, and held back
     return lag_seconds(result.records[0].get(getattr(source, "cursor_column", "")), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A poller's document, or what is there in its place and what is wrong with it."""
+
+    poller: str
+    document: dict[str, Any] | None
+    problem: str | None = None
+    raw: str | None = None
+
+
+def inspect(poller: Poller) -> Inspection:
+    """Return a poller's document; where it cannot be read, what is there and why not."""
+    try:
+        return Inspection(poller.name, poller.existing())
+    except StateStoreError as error:
+        content = poller.documents.raw_document(poller.name)
+        if content is None:
+            raise
+        return Inspection(poller.name, None, str(error), content.decode(errors="replace"))
+
+
+def exported(poller: Poller) -> str:
+    """Return a poller's document as the text that `reset --to-checkpoint` reads."""
+    return json.dumps(poller.existing(), indent=2)

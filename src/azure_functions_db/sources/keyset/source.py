@@ -15,8 +15,8 @@ from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
 from azure_functions_db.sources.keyset.page import read_page
 from azure_functions_db.sources.keyset.position import BEGINNING, described, parsed, position_after
-from azure_functions_db.sources.keyset.reader import KeysetReader
-from azure_functions_db.sources.keyset.relation import (
+from azure_functions_db.sources.keyset.reader import (
+    KeysetReader,
     Patience,
     Relation,
     backlog_behind,
@@ -26,15 +26,15 @@ from azure_functions_db.sources.keyset.relation import (
     writers_take_turns,
 )
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.engine import engine_getter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, FetchResult, Finding, RawRecord
+    from azure_functions_db.core.types import Backlog, CheckpointJson, CursorValue, FetchResult, Finding, RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.horizon import Grade
     from azure_functions_db.sources.keyset.plan import Plan
@@ -122,6 +122,7 @@ class SqlAlchemySource:
         self._former_parts = {"query": query, "cursor_types": [kind.__name__ for kind in cursor_types or ()]}
         try:
             self._config = config_of(url, db_config)
+            self._engine = engine_getter(url, db_config, engine_provider)
         except ConfigurationError as error:
             raise SourceConfigurationError(str(error)) from None
         self._definition = defined(
@@ -144,7 +145,6 @@ class SqlAlchemySource:
             undecodable=undecodable,
         )
         self.name = name or self._definition.label
-        self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
         self._relation = self._new_relation()
 
@@ -213,7 +213,7 @@ class SqlAlchemySource:
     def close(self) -> None:
         """Do nothing: readers are closed, not the source."""
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Do nothing: the rows stay where they are."""
 
     def validate(self) -> None:
@@ -233,7 +233,7 @@ class SqlAlchemySource:
                 raise reason
             return reader.records(fetched)
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
         return self.open().fetch_changes(checkpoint, limit)
 
@@ -260,11 +260,11 @@ class SqlAlchemySource:
 
     checkup = examine
 
-    def describe(self, checkpoint: Checkpoint) -> str:
+    def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
         return described(self._definition, checkpoint)
 
-    def parse(self, text: str) -> Checkpoint:
+    def parse(self, text: str) -> CheckpointJson:
         """Return the checkpoint of a position that somebody has typed: ``cursor=value key=value``, or "beginning"."""
         with reading(self.name):
             return parsed(self._plan(), text)
@@ -276,12 +276,12 @@ class SqlAlchemySource:
         with reading(self.name):
             return revived_row(row, self._plan().shape.types, strict=strict)
 
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+    def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
         with reading(self.name), self._relation.connected() as (plan, connection):
             return counted(connection, plan, self._relation.position(plan, checkpoint, connection), most)
 
-    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+    def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
         with reading(self.name), self._relation.connected() as (plan, connection):
             return backlog_behind(connection, plan, self._relation.position(plan, checkpoint, connection))
@@ -309,6 +309,3 @@ class SqlAlchemySource:
         other._definition, other.name = definition, name  # noqa: SLF001 - a copy
         other._relation = other._new_relation()  # noqa: SLF001 - a copy
         return other
-
-    def _engine(self) -> Engine:
-        return (self._provider or default_provider()).get_engine(self._config)

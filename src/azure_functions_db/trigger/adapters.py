@@ -1,0 +1,110 @@
+"""Both kinds of source behind the full port."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.ports import FormerlyKnown
+from azure_functions_db.core.serializers import (
+    deserialize_part,
+    deserialize_position,
+    serialize_part,
+    serialize_position,
+)
+from azure_functions_db.core.types import AdapterCapability, FetchResult
+from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from azure_functions_db.core.ports import ChangeReader, ChangeSource, SourceAdapter
+    from azure_functions_db.core.types import CursorValue, Position, RawRecord, SourceDescriptor
+    from azure_functions_db.trigger.normalizers import Normalizer
+
+
+def full_source(source: object, normalizer: Normalizer) -> ChangeSource:
+    """Return the source itself, or the small one dressed as a full one."""
+    # Only names are looked at: a descriptor may want settings that are not read before the first use.
+    names = set(dir(source))
+    if {"fetch_changes", "open", "close", "validate", "acknowledge", "source_descriptor"} <= names:
+        return source  # type: ignore[return-value]
+    if {"fetch", "source_descriptor"} <= names:
+        return SmallSource(source, normalizer)  # type: ignore[arg-type]
+    raise ConfigurationError(
+        f"{type(source).__name__} is no change source: it needs source_descriptor and fetch(cursor, batch_size)"
+    )
+
+
+@contextmanager
+def reading(source: ChangeSource) -> Iterator[ChangeReader]:
+    """Open a source for as long as the block lasts."""
+    reader = source.open() or source
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def fingerprints_of(source: ChangeSource) -> tuple[str, ...]:
+    """Return a source's fingerprint, followed by those by which earlier releases knew it."""
+    former = source.former_fingerprints() if isinstance(source, FormerlyKnown) else ()
+    return (source.source_descriptor.fingerprint, *former)
+
+
+class SmallSource:
+    """A source with just a descriptor and ``fetch``: its position is the last event's cursor and key.
+
+    With a normaliser of the user's own it is the event's cursor as that gave it: a scalar alone, or a tuple.
+    A page may be short: the source is asked again until it returns none.
+    """
+
+    def __init__(self, source: SourceAdapter, normalizer: Normalizer) -> None:
+        self._source = source
+        self._normalizer = normalizer
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        return self._source.source_descriptor
+
+    def validate(self) -> None:
+        """Do nothing: a small source has nothing to check."""
+
+    def open(self) -> None:
+        """Do nothing: a small source holds nothing."""
+
+    def close(self) -> None:
+        """Do nothing: a small source holds nothing."""
+
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability()
+
+    def fetch_changes(self, checkpoint: Position, limit: int) -> FetchResult:
+        records = list(self._source.fetch(self._cursor(checkpoint), limit))[:limit]
+        if not records:
+            return FetchResult(records, checkpoint, more=False)
+        return FetchResult(records, {"cursor": self._position(records[-1])}, more=True)
+
+    def acknowledge(self, checkpoint: Position) -> None:
+        """Do nothing: a small source keeps nothing back."""
+
+    def _position(self, record: RawRecord) -> Any:
+        """Return the position after a record, in the JSON form that `_cursor` reads."""
+        [last] = normalized(self._normalizer, [record], self.source_descriptor, {})
+        if isinstance(last.cursor, tuple):
+            return [serialize_part(part) for part in last.cursor]
+        return serialize_position(last.cursor, last.pk if isinstance(self._normalizer, RecordNormalizer) else {})
+
+    def _cursor(self, checkpoint: Position) -> CursorValue:
+        written = checkpoint.get("cursor")
+        match written:
+            case None | str() | int() | float():
+                return written  # a scalar, as release 0.8 wrote it
+            case list() | tuple():
+                return tuple(deserialize_part(part) for part in written)
+            case {"tiebreaker": dict() as key}:
+                position = deserialize_position(written, getattr(self._source, "pk_columns", None) or list(key))
+                return position if key else position[0]
+            case _:
+                return deserialize_position(written, ())
