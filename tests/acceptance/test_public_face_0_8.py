@@ -439,6 +439,15 @@ class TestStatement15Positions:
         assert ticked(source, store, normalizer=scalar) == [5]
         assert source.asked == [2, 4], "a scalar stays a scalar"
 
+    def test_a_normalizer_counts_before_the_columns_of_its_source(self) -> None:
+        class Named(Lines):
+            cursor_column, pk_columns = "n", ("id",)
+
+        store, source = MemoryStateStore(), Named(3)
+        assert ticked(source, store, normalizer=scalar, batch_size=2) == [1, 2]
+        assert ticked(source, store, batch_size=2, normalizer=scalar) == [3]
+        assert source.asked == [None, 2]
+
     def test_a_source_with_short_pages_is_asked_again_until_it_returns_none(self) -> None:
         source = Lines(7, at_once=2)
         assert ticked(source, normalizer=scalar, batch_size=5, max_batches_per_tick=10) == [1, 2, 3, 4, 5, 6, 7]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import FormerlyKnown
+from azure_functions_db.core.ports import FormerlyKnown, NamesColumns
 from azure_functions_db.core.serializers import (
     deserialize_part,
     deserialize_position,
@@ -103,8 +103,8 @@ class SmallSource:
                 return written  # a scalar, as release 0.8 wrote it
             case list() | tuple():
                 return tuple(deserialize_part(part) for part in written)
-            case {"tiebreaker": dict() as key}:
-                position = deserialize_position(written, getattr(self._source, "pk_columns", None) or list(key))
-                return position if key else position[0]
+            case {"tiebreaker": dict() as key} if key:
+                columns = self._source.pk_columns if isinstance(self._source, NamesColumns) else list(key)
+                return deserialize_position(written, columns)
             case _:
-                return deserialize_position(written, ())
+                return deserialize_position(written, ())[0]

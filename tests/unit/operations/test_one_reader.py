@@ -119,6 +119,17 @@ def _run(app: func.FunctionApp) -> None:
     poller.defined.function.call(timer=None)
 
 
+def test_a_lost_position_is_a_problem_that_status_names() -> None:
+    log = filled_log()
+    app, _ = shop(MemoryStreamSource(log), lambda _events: None)
+    _run(app)
+    log.forget()
+    [poller] = Pollers.of_app(app_of(app)).all()
+    status = status_of([poller], NOW)
+    assert status.has_problems
+    assert [problem for problem in status.pollers[0].problems if "The log begins at transaction" in problem]
+
+
 def test_a_source_with_one_reader_that_cannot_count_is_left_alone() -> None:
     source = Silent(filled_log())
     app, _ = shop(source, lambda _events: None)
