@@ -27,6 +27,7 @@ from azure_functions_db import (
     BlobCheckpointStore,
     ConfigurationError,
     CursorPart,
+    FetchError,
     HandlerError,
     LeaseConflictError,
     MemoryStateStore,
@@ -459,6 +460,20 @@ class TestStatement15Positions:
         assert ticked(source, store, normalizer=pair, batch_size=2) == [1, 2]
         assert ticked(source, store, normalizer=pair, batch_size=2) == [3]
         assert source.asked == [None, (2, 20)]
+
+    def test_a_source_that_still_expects_texts_is_told_what_it_is_given(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Timed(Lines):
+            cursor_column, pk_columns = "at", ("id",)
+
+            def fetch(self, cursor: Any, batch_size: int) -> list[dict[str, Any]]:
+                day = 1 if cursor is None else dt.datetime.fromisoformat(cursor[0]).day
+                return [{"at": dt.datetime(2026, 1, day, tzinfo=dt.UTC), "id": day, "n": day}]
+
+        store = MemoryStateStore()
+        assert ticked(Timed(1), store) == [1]
+        with pytest.raises(FetchError):
+            ticked(Timed(1), store)
+        assert "release 0.8 gave times, Decimals and UUIDs as texts" in caplog.text
 
     @pytest.mark.parametrize("definition", DEFINITIONS, ids=str)
     @pytest.mark.filterwarnings("ignore:SqlAlchemySource.cursor_types:DeprecationWarning")

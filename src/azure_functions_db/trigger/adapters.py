@@ -81,13 +81,20 @@ class SmallSource:
         return AdapterCapability()
 
     def fetch_changes(self, checkpoint: Position, limit: int) -> FetchResult:
-        records = list(self._source.fetch(self._cursor(checkpoint), limit))[:limit]
+        records = self._fetch(self._cursor(checkpoint), limit)
         if not records:
             return FetchResult(records, checkpoint, more=False)
         return FetchResult(records, {"cursor": self._position(records[-1])}, more=True)
 
     def acknowledge(self, checkpoint: Position) -> None:
         """Do nothing: a small source keeps nothing back."""
+
+    def _fetch(self, cursor: CursorValue, limit: int) -> list[RawRecord]:
+        try:
+            return list(self._source.fetch(cursor, limit))[:limit]
+        except TypeError as error:
+            error.add_note(f"fetch was given {cursor!r}; release 0.8 gave times, Decimals and UUIDs as texts")
+            raise
 
     def _position(self, record: RawRecord) -> Any:
         """Return the position after a record, in the JSON form that `_cursor` reads."""
