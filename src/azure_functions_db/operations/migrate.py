@@ -326,7 +326,7 @@ def _files(folder: Path) -> Iterator[Path]:
     """Return the files of an app that can tell something; other people's packages in it are not the app."""
     for path in folder.iterdir():
         if path.is_dir():
-            if path.name not in _NOT_THE_APP and not (path / "pyvenv.cfg").exists():
+            if path.name not in _NOT_THE_APP and not path.is_symlink() and not (path / "pyvenv.cfg").exists():
                 yield from _files(path)
         elif path.suffix == ".py" or path.name == "pyproject.toml" or re.fullmatch(r"requirements.*\.txt", path.name):
             yield path
@@ -336,8 +336,8 @@ def _parsed(file: Path) -> ast.Module:
     try:
         with tokenize.open(file) as text:
             return ast.parse(text.read())
-    except (SyntaxError, ValueError, RecursionError) as wrong:
-        raise ConfigurationError(f"{file} is no Python that this interpreter can read: {wrong}") from None
+    except (OSError, SyntaxError, ValueError, RecursionError) as wrong:
+        raise ConfigurationError(f"{file} is no Python that can be read here: {wrong}") from None
 
 
 def _requirements(file: str, text: str) -> Iterator[Advice]:
