@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from azure_functions_db import (
     ConfigurationError,
     CursorPart,
     FetchError,
+    FileQuarantine,
     HandlerError,
     LeaseConflictError,
     MemoryStateStore,
@@ -470,6 +472,30 @@ class TestStatement15Positions:
         assert ticked(source, normalizer=scalar, batch_size=5, max_batches_per_tick=10) == [1, 2, 3, 4, 5, 6, 7]
         assert source.asked == [None, 2, 4, 6, 7]
         assert ticked(Lines(7, at_once=2), normalizer=scalar, batch_size=5, max_batches_per_tick=2) == [1, 2, 3, 4]
+
+    def test_a_poison_row_of_a_source_with_short_pages_is_put_aside(self, tmp_path: Path) -> None:
+        handled: list[int] = []
+
+        def handler(events: Sequence[RowChange]) -> None:
+            if any(event.cursor == 1 for event in events):
+                raise ValueError("poison")
+            handled.extend(int(event.event_id) for event in events)
+
+        sink = FileQuarantine(tmp_path)
+        trigger = PollTrigger(
+            name="lines",
+            source=Lines(3, at_once=1),
+            checkpoint_store=MemoryStateStore(),
+            normalizer=scalar,
+            quarantine=sink,
+            max_attempts=1,
+            max_batches_per_tick=5,
+        )
+        for _ in range(3):
+            with suppress(HandlerError):
+                trigger.run(timer=None, handler=handler)
+        assert [row.event_id for row in sink.entries("lines")] == ["1"]
+        assert set(handled) == {2, 3}
 
     def test_a_normalizer_may_return_the_cursor_with_its_key(self) -> None:
         store, source = MemoryStateStore(), Lines(3)

@@ -163,7 +163,8 @@ class NullCursors:
 class FetchResult:
     """What a source read: the records, where it stands after them, whether more is waiting.
 
-    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell.
+    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell: it is
+    then asked again within the tick, until it returns none.
     ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
     content: by its place among the records, a text that makes its event id another one.
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they

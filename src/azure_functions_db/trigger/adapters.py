@@ -84,7 +84,8 @@ class SmallSource:
         records = self._fetch(self._cursor(checkpoint), limit)
         if not records:
             return FetchResult(records, checkpoint, more=False)
-        return FetchResult(records, {"cursor": self._position(records[-1])}, more=True)
+        # Whether more follows a short page, only the next one tells.
+        return FetchResult(records, {"cursor": self._position(records[-1])}, more=len(records) == limit or None)
 
     def acknowledge(self, checkpoint: Position) -> None:
         """Do nothing: a small source keeps nothing back."""

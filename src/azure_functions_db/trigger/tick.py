@@ -221,7 +221,7 @@ class Tick:
             id=f"batch_{self._settings.new_id()}",
             before=checkpoint,
             after=Checkpoint.of(result.next_checkpoint),
-            more=len(result.records) >= limit if result.more is None else bool(result.more),
+            more=result.more is None or bool(result.more),  # who cannot tell is asked again
             began=began,
             attempts=checkpoint.failed_attempts,
             search=search,
