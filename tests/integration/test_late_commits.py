@@ -858,3 +858,13 @@ def test_a_cached_sequence_is_found_behind_whatever_is_read(
         connection.exec_driver_sql("ALTER SEQUENCE changes_id_seq CACHE 20")
     assert new_source("id", **ASKED[asked]).late_commit_grade() == "none"
     assert new_source("stamp", **ASKED[asked]).late_commit_grade() == "exact"
+
+
+@pytest.mark.parametrize("way", ["CYCLE", "INCREMENT BY -1 MINVALUE -9 MAXVALUE 100"])
+def test_a_sequence_that_does_not_only_grow_is_not_called_exact(
+    engine: Engine, new_source: NewSource, way: str
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER SEQUENCE changes_id_seq {way}")
+    assert new_source("id").late_commit_grade() == "none"
+    assert new_source("stamp").late_commit_grade() == "exact"

@@ -366,6 +366,29 @@ def test_a_transaction_is_the_same_one_in_either_list(engine: Engine, session: S
         assert poll() == sorted([first, second, third])
 
 
+def test_a_prepared_transaction_is_waited_for_after_its_session_has_gone(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    early, late = session(), session().execution_options(isolation_level="AUTOCOMMIT")
+    name = f"'{engine.url.database}'"
+    early.execute(text(f"XA START {name}"))
+    first = insert(early)
+    for statement in ("XA END", "XA PREPARE"):
+        early.execute(text(f"{statement} {name}"))
+    second = insert(late)
+    poll = Poll(new_source())
+    assert poll() == []
+    early.invalidate()
+    try:
+        assert poll() == []
+        poll.source = new_source()
+        assert poll() == []
+    finally:
+        late.execute(text(f"XA COMMIT {name}"))
+    poll.source = new_source(**PATIENT)
+    assert poll() == [first, second]
+
+
 FORGED = "---TRANSACTION {number}, ACTIVE {age} sec\nMariaDB thread id {thread}, OS thread handle 1, query id 1 x\n"
 
 

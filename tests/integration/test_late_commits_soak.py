@@ -130,6 +130,7 @@ def test_nothing_is_lost_in_any_weather(place: Place) -> None:
     assert bool(soak.faults()) is bool(WITHOUT), soak.faults()[:20]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("server", "guard"), CONTROLS)
 def test_each_incident_goes_wrong_without_its_guard(place: Place, guard: str) -> None:
     control = Traffic(place.url, [], incidents(place, guard))
