@@ -171,6 +171,15 @@ class ExaminesItself(Protocol):
 
 
 @runtime_checkable
+class HasPlace(Protocol):
+    """A source that tells where it reads: for the metadata of a poll function."""
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The connection URL as it is written, then table and schema where there are any; nothing is looked up."""
+
+
+@runtime_checkable
 class StateStore(Protocol):
     """Keeps one document per poller: its checkpoint and its lease.
 
@@ -185,7 +194,7 @@ class StateStore(Protocol):
         """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
 
     def release_lease(self, poller_name: str, lease_id: str) -> None:
-        """Free the lease at once; a lease already lost is no error."""
+        """Free the lease at once, once more without harm; `LostLeaseError` when it has passed to somebody else."""
 
     def load_checkpoint(self, poller_name: str) -> Checkpoint:
         """Return the checkpoint, or an empty dict for a poller that has none yet."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """One row of a result: column name to value."""
 
+RowDict = Row
+"""The same, as the specification calls it."""
+
 RawRecord = dict[str, Any]
 """One changed row as a source read it."""
 

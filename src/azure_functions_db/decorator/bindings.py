@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.composition import with_injection, with_polling
-from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, target_of
+from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
-from azure_functions_db.decorator.out import OutputInjection, action_of
+from azure_functions_db.decorator.out import AsyncDbOut, DbOut, OutputInjection
 from azure_functions_db.decorator.polling import Polling, pollers_of
 from azure_functions_db.decorator.resolvers import resolver_of
 from azure_functions_db.decorator.signature import handler_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import (
@@ -51,8 +53,12 @@ class DbBindings:
 
         This is polling inside a function of yours (a timer's, a queue's ...), not an extension of
         the host. Delivery is at-least-once: the handler must be idempotent. A parameter annotated
-        with `PollContext` receives the batch's context. ``name`` names the poller's state and is
-        the function's name unless given.
+        with `PollContext`, or without annotation and named ``context``, receives the batch's context; one
+        annotated with `func.Context` the host's. ``name`` names the poller's state and is the function's
+        name unless given.
+
+        The function returns None to the host (to an HTTP request a JSON text with the number of events):
+        how many events were handled is in the log, the metrics and what `PollTrigger.run` returns.
 
         With ``partitions=N`` the source is polled as N pollers, each with its own lease: all of
         them side by side (the handler then runs in several threads at once), or the one whose
@@ -79,7 +85,7 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         pk: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
         query: str | None = None,
@@ -91,7 +97,9 @@ class DbBindings:
         """Pass the function a row found by ``pk``, or the list of rows of a ``query``.
 
         ``pk`` and ``params`` are dicts, or functions whose parameter names are parameters of the
-        handler. A missing row is None, or a `NotFoundError` with ``on_not_found="raise"``.
+        handler. A missing row is None, or a `NotFoundError` with ``on_not_found="raise"``; a query
+        without rows is an empty list in either case. Beside ``query``, ``table`` and ``schema`` say for
+        the metadata what it reads.
         """
         injection = InputInjection(
             arg_name=checked_name(arg_name),
@@ -108,18 +116,23 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str,
+        table: str | Table,
         schema: str | None = None,
         action: Literal["insert", "upsert"] = "insert",
         conflict_columns: Sequence[str] | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
         """Pass the function a `DbOut` that writes to a table; an async function gets an `AsyncDbOut`."""
-        injection = OutputInjection(
-            arg_name=checked_name(arg_name),
-            target=target_of(url, db_config, checked_table(table), schema, engine_provider),
-            action=action_of(action, conflict_columns),
-        )
+        options: dict[str, Any] = {
+            "url": url,
+            "db_config": db_config,
+            "table": table,
+            "schema": schema,
+            "action": action,
+            "conflict_columns": conflict_columns,
+            "engine_provider": engine_provider,
+        }
+        injection = OutputInjection(checked_name(arg_name), DbOut(**options), AsyncDbOut(**options))
         return lambda fn: with_injection(fn, injection)
 
     def inject_reader(
@@ -128,7 +141,7 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
@@ -143,12 +156,12 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str,
+        table: str | Table,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
         """Pass the function a `DbWriter`; an async function gets an `AsyncDbWriter`."""
-        target = target_of(url, db_config, checked_table(table), schema, engine_provider)
+        target = target_of(url, db_config, required_table(table), schema, engine_provider)
         injection = WriterInjection(checked_name(arg_name), target)
         return lambda fn: with_injection(fn, injection)
 
@@ -161,10 +174,3 @@ def checked_name(arg_name: Any) -> str:
             + (". Call the decorator with it: @db.input('user', ...)" if callable(arg_name) else "")
         )
     return arg_name
-
-
-def checked_table(table: Any) -> str:
-    """Return the table name, refusing an empty one."""
-    if not isinstance(table, str) or not table.strip():
-        raise ConfigurationError("table= must name the table to write to")
-    return table

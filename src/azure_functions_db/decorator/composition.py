@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.bridge import all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.polling import Polling, context_parameter, hints_of, reply_to
+from azure_functions_db.decorator.polling import Polling, context_parameters, hints_of, reply_to
 from azure_functions_db.decorator.signature import disguised, handler_name, handler_signature
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from azure_functions_db.decorator.injection import Injection, Kind
 
-_INJECTIONS = ("inject_reader", "inject_writer")
+# The decorators that inject a client, and what the metadata calls it.
+_CLIENTS: dict[Kind, str] = {"inject_reader": "reader", "inject_writer": "writer"}
 _TWICE = {
     "trigger": "A function has one trigger; give the second source a function of its own",
     "input": "Use @db.inject_reader instead of both: its reader reads as often as you like",
@@ -62,9 +63,11 @@ class Composition:
         return handler_signature(self.handler)
 
     @cached_property
-    def context_name(self) -> str | None:
-        """The parameter that wants the `PollContext`."""
-        return None if self.polling is None else context_parameter(self.handler, self.signature)
+    def context_names(self) -> frozenset[str]:
+        """The parameters that want the `PollContext`."""
+        if self.polling is None:
+            return frozenset()
+        return context_parameters(self.handler, self.signature) - {part.arg_name for part in self.parts}
 
     @property
     def parts(self) -> tuple[Injection | Polling, ...]:
@@ -74,8 +77,7 @@ class Composition:
     @property
     def hidden(self) -> frozenset[str]:
         """The parameters that are filled here, not by the host."""
-        filled = {part.arg_name for part in self.parts}
-        return frozenset(filled if self.context_name is None else {*filled, self.context_name})
+        return self.context_names.union(part.arg_name for part in self.parts)
 
     @property
     def unseen(self) -> frozenset[str]:
@@ -109,7 +111,7 @@ class Composition:
 
     def _batch(self, events: Any, context: Any) -> dict[str, Any]:
         named = {} if self.polling is None else {self.polling.arg_name: events}
-        return named if self.context_name is None else {**named, self.context_name: context}
+        return {**named, **dict.fromkeys(self.context_names, context)}
 
     def _handled(self, given: Mapping[str, Any]) -> Any:
         with ExitStack() as opened:
@@ -172,15 +174,24 @@ def _compositions_of(fn: Any) -> Iterator[Composition]:
 def _wrapped(composition: Composition) -> Callable[..., Any]:
     _check(composition)
     is_async = inspect.iscoroutinefunction(composition.handler)
-    face = disguised(composition.handler, composition.unseen, composition.call_async if is_async else composition.call)
+    face = disguised(
+        composition.handler,
+        composition.unseen,
+        composition.call_async if is_async else composition.call,
+        takes_payload=composition.polling is not None,
+    )
     _compositions[face] = composition
-    described = [part.described() for part in _all_parts(composition)]
+    parts = _all_parts(composition)
     note_metadata(
         face,
-        bindings=[entry for entry in described if entry["type"] not in _INJECTIONS],
-        injections=[entry for entry in described if entry["type"] in _INJECTIONS],
+        bindings=[_noted(part, part.kind) for part in parts if part.kind not in _CLIENTS],
+        injections=[_noted(part, _CLIENTS[part.kind]) for part in parts if part.kind in _CLIENTS],
     )
     return face
+
+
+def _noted(part: Injection | Polling, kind: str) -> dict[str, Any]:
+    return {"kind": kind, "parameter": part.arg_name, **part.described()}
 
 
 def _all_parts(composition: Composition) -> list[Injection | Polling]:
@@ -262,7 +273,11 @@ def get_db_metadata(fn: Any) -> dict[str, Any] | None:
     """Return what the database decorators noted about a function, or None where there are none.
 
     Takes the function itself or what an app decorator made of it. The result is a copy:
-    ``{"version": 1, "bindings": [...], "injections": [...]}``, without any credentials.
+    ``{"version": 1, "bindings": [...], "injections": [...]}``. A binding has ``kind`` ("trigger", "input" or
+    "output"), ``parameter``, and where they apply ``connection_setting`` (the URL as it is written; of a
+    literal one the credentials and parameters are masked), ``resource`` (``{"table": name}`` or empty),
+    ``query_kind`` ("pk" or "text") and ``model_ref`` ("module:qualname"); an injection has ``kind`` ("reader"
+    or "writer") and ``parameter``. Further keys may stand beside them.
     """
     noted = getattr(user_function(fn), _ATTRIBUTE, None)
     return copy.deepcopy(noted.get(_NAMESPACE)) if isinstance(noted, dict) else None

@@ -15,6 +15,9 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Protocol, Union, get_args, get_origin, runtime_checkable
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.ports import HasPlace
+from azure_functions_db.decorator.injection import described_place
+from azure_functions_db.decorator.inputs import model_ref
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _CONTEXT_TYPE = "PollContext"
+_CONTEXT_NAME = "context"
 _OPTIONAL = re.compile(r"(?:\w+\.)*Optional\[(.*)\]")
 
 
@@ -65,8 +69,11 @@ class Polling:
         return _total(await asyncio.gather(*ticks, return_exceptions=True))
 
     def described(self) -> dict[str, Any]:
-        """Return the poller's names."""
-        return {"type": self.kind, "arg_name": self.arg_name, "pollers": [poller.name for poller in self.pollers]}
+        """Return the pollers' names, and the place they read from where the source tells it."""
+        first = self.pollers[0]
+        place = first.source.place if isinstance(first.source, HasPlace) else None
+        told = {"resource": {}} if place is None else described_place(*place)
+        return {**told, "pollers": [poller.name for poller in self.pollers], **model_ref(first.settings.model)}
 
     def _chosen(self, given: Mapping[str, Any]) -> Sequence[PollTrigger]:
         if self.partition is None:
@@ -80,12 +87,15 @@ class Polling:
         return [self.pollers[index]]
 
 
-def context_parameter(handler: Callable[..., Any], signature: inspect.Signature) -> str | None:
-    """Return the name of the parameter that is annotated with `PollContext`, if there is one."""
-    for parameter in signature.parameters.values():
-        if any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in hints_of(handler, parameter)):
-            return parameter.name
-    return None
+def context_parameters(handler: Callable[..., Any], signature: inspect.Signature) -> frozenset[str]:
+    """Return the parameters that want the `PollContext`: annotated with it, or not annotated and named ``context``."""
+    return frozenset(name for name, parameter in signature.parameters.items() if _wants_context(handler, parameter))
+
+
+def _wants_context(handler: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    if parameter.annotation is parameter.empty:
+        return parameter.name == _CONTEXT_NAME
+    return any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in hints_of(handler, parameter))
 
 
 def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Sequence[Any]:
@@ -100,7 +110,7 @@ def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Seque
 
 def _called_by(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the host told: its trigger's payload, by custom the first argument, and the invocation's id."""
-    invocation_id = getattr(given.get("context"), "invocation_id", None)
+    invocation_id = getattr(given.get(_CONTEXT_NAME), "invocation_id", None)
     return {"timer": next(iter(given.values()), None), "invocation_id": invocation_id}
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import FunctionType
 
+    Binder = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
+
 
 def handler_signature(handler: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a function that can be a handler; refuse anything else."""
@@ -27,15 +29,21 @@ def handler_signature(handler: Callable[..., Any]) -> inspect.Signature:
 
 
 def disguised(
-    handler: Callable[..., Any], hidden: Collection[str], run: Callable[[Mapping[str, Any]], Any]
+    handler: Callable[..., Any],
+    hidden: Collection[str],
+    run: Callable[[Mapping[str, Any]], Any],
+    *,
+    takes_payload: bool = False,
 ) -> Callable[..., Any]:
     """Return a function that looks like the handler without its hidden parameters ("return" is its return type).
 
     Calling it hands the visible arguments by name to ``run``, which is a coroutine function
-    exactly when the handler is one.
+    exactly when the handler is one. One that ``takes_payload`` and has no visible parameter may be called
+    with one argument all the same, the payload of the host's trigger, which nobody has asked for.
     """
     signature = _without(handler_signature(handler), hidden)
-    face = _face(signature, run, is_async=inspect.iscoroutinefunction(handler))
+    bound = _payload_dropper if takes_payload and not signature.parameters else _binder(signature)
+    face = _face(bound, run, is_async=inspect.iscoroutinefunction(handler))
     # __wrapped__ stays: type hints written as text are looked up in the globals it leads to.
     functools.update_wrapper(face, handler)
     face.__signature__ = signature  # type: ignore[attr-defined]
@@ -44,9 +52,7 @@ def disguised(
     return face
 
 
-def _face(signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool) -> FunctionType:
-    bound = _binder(signature)
-
+def _face(bound: Binder, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool) -> FunctionType:
     # One line each: tracebacks show it as the first line of the user's function.
     async def awaiting(*args: Any, **kwargs: Any) -> Any: return await run(bound(args, kwargs))  # fmt: skip
 
@@ -55,7 +61,16 @@ def _face(signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any],
     return awaiting if is_async else calling  # type: ignore[return-value]
 
 
-def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
+def _payload_dropper(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+    """Take one argument, and do without it."""
+    _ONE_AT_MOST.bind(*args, **kwargs)
+    return {}
+
+
+_ONE_AT_MOST = inspect.signature(lambda payload=None, /: payload)
+
+
+def _binder(signature: inspect.Signature) -> Binder:
     """Return what puts the arguments of a call to their names; the host's own way of calling takes no detour."""
     names = signature.parameters.keys()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError
@@ -334,7 +334,8 @@ class StoredLease:
         """Give the lease back, if it is still held."""
         if self.lease_id is not None:
             lease_id, self.lease_id = self.lease_id, None
-            self._store.release_lease(self._poller, lease_id)
+            with suppress(LostLeaseError):  # there is nothing left to give back
+                self._store.release_lease(self._poller, lease_id)
 
     def transaction(self) -> AbstractContextManager[object]:
         """Open no transaction: such a store shares none."""

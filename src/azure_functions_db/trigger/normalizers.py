@@ -27,6 +27,10 @@ class Normalizer(Protocol):
         """Return the event of this record."""
 
 
+EventNormalizer = Normalizer
+"""The same, as the specification calls it."""
+
+
 class RecordNormalizer:
     """The default: cursor and key are columns of the record, the record is the row as it now is.
 

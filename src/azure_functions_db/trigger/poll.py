@@ -200,11 +200,11 @@ class PollRunner:
     def __init__(self, settings: PollSettings) -> None:
         self.settings = settings
 
-    def run(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
+    def tick(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick here and now; return the number of events handled."""
         return Tick(self.settings, Handler(handler), invocation_id).run()
 
-    async def run_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
+    async def tick_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick in a thread; an async handler is awaited on this loop.
 
         Cancelling this call cancels the handler, commits nothing more and gives the lease back
@@ -261,8 +261,8 @@ class PollTrigger:
         ``handler`` is called with a list of events, and with a `PollContext` when it takes a
         second argument.
         """
-        return self._runner.run(handler, invocation_id=invocation_id)
+        return self._runner.tick(handler, invocation_id=invocation_id)
 
     async def run_async(self, *, timer: object, handler: Callable[..., Any], invocation_id: str | None = None) -> int:  # noqa: ARG002 - see run
         """Run one tick without blocking the loop; the handler may be async."""
-        return await self._runner.run_async(handler, invocation_id=invocation_id)
+        return await self._runner.tick_async(handler, invocation_id=invocation_id)

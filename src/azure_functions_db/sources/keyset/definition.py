@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.sql.engine import parsed_url
+from azure_functions_db.sql.reflection import checked_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import CursorValue
@@ -52,6 +53,8 @@ class Definition:
     undecodable: Undecodable = "error"
     end_at: CursorValue = None
     """The last cursor value to read; None: no end."""
+    described: Table | None = field(default=None, compare=False)
+    """The table as the user describes it, which is then not looked at; None: its name is all that was given."""
 
     @property
     def label(self) -> str:
@@ -90,7 +93,7 @@ class Definition:
 
 def defined(
     *,
-    table: str | None,
+    table: str | Table | None,
     query: str | None,
     schema: str | None,
     cursor_column: str,
@@ -117,12 +120,16 @@ def defined(
     _require(not isinstance(pk_columns, str), "pk_columns= is a list of names, not a text")
     where = None if where is None else checked_condition(_text("where", where))
     query = None if query is None else checked_query(_text("query", query))
-    for name in (table, schema, others["created_column"], others["deleted_column"]):
+    for name in (schema, others["created_column"], others["deleted_column"]):
         _require(name is None or _is_name(name), f"{name!r} is no name of a table or column")
+    described = _described(table, schema)
+    if described is not None and columns is None:
+        columns = [column.name for column in described.columns]
     return Definition(
-        table=table,
+        table=table if table is None or isinstance(table, str) else table.name,
         query=query,
-        schema=schema,
+        schema=schema if described is None else described.schema,
+        described=described,
         cursor_column=_names("cursor_column", [cursor_column])[0],
         pk_columns=_names("pk_columns", pk_columns),
         where=where,
@@ -134,6 +141,17 @@ def defined(
         strategy=strategy,
         **others,
     )
+
+
+def _described(table: object, schema: str | None) -> Table | None:
+    """Return the table that a user describes; None for a name, or a query."""
+    if table is None:
+        return None
+    try:
+        checked = checked_table(table, schema)
+    except ConfigurationError as refusal:
+        raise SourceConfigurationError(str(refusal)) from None
+    return None if isinstance(checked, str) else checked
 
 
 def _require(holds: bool, message: str) -> None:

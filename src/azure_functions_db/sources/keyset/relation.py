@@ -21,7 +21,7 @@ from azure_functions_db.sources.keyset.horizon import (
 from azure_functions_db.sources.keyset.page import at_present, read_page
 from azure_functions_db.sources.keyset.plan import LIMIT, Plan
 from azure_functions_db.sources.keyset.position import BEGINNING, Bound, Position, position_after, position_in
-from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
+from azure_functions_db.sources.keyset.shape import described_shape, query_shape, renewed_table_shape, table_shape
 from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sql.autocommit import leave_transactions
 
@@ -82,7 +82,7 @@ class Relation:
         if self._plan is None or self._plan.dialect is not engine.dialect:
             first = self._plan is None
             self._plan = Plan(self.definition, self._shape(engine), engine.dialect)
-            if first:
+            if first and self.definition.described is None:  # whose indexes would have to be asked for
                 from azure_functions_db.sources.keyset.checks import warn_without_index
 
                 warn_without_index(self.name, engine, self._plan)
@@ -93,7 +93,7 @@ class Relation:
         earlier, engine = self._plan, self.engine()
         if earlier is None:
             return False
-        table = earlier.shape.table
+        table = earlier.shape.table if earlier.shape.is_reflected else None
         shape = self._shape(engine) if table is None else renewed_table_shape(engine, table)
         self._plan = Plan(self.definition, shape, engine.dialect)
         return repr(shape.types) != repr(earlier.shape.types)
@@ -145,6 +145,8 @@ class Relation:
                 return position_after(plan, value, connection, inclusive=True)
 
     def _shape(self, engine: Engine) -> Shape:
+        if self.definition.described is not None:
+            return described_shape(self.definition.described)
         if self.definition.table is not None:
             return table_shape(engine, self.definition.table, self.definition.schema)
         with engine.connect() as connection:

@@ -30,7 +30,7 @@ from azure_functions_db.sql.engine import default_provider
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, FetchResult, Finding, RawRecord
@@ -49,7 +49,8 @@ class SqlAlchemySource:
     - ``url``, ``db_config``:
       Exactly one of them; ``%NAME%`` stands for an environment variable.
     - ``table``, ``query``:
-      Exactly one of them. ``query`` is wrapped as a subquery; it must be deterministic.
+      Exactly one of them. ``table`` is a name, or a SQLAlchemy `Table`: its columns are then read as it
+      describes them, and the database is not asked. ``query`` is wrapped as a subquery; it must be deterministic.
     - ``cursor_column``:
       Grows with every change: an integer, a timestamp, a version.
     - ``pk_columns``:
@@ -87,7 +88,7 @@ class SqlAlchemySource:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         query: str | None = None,
         schema: str | None = None,
         cursor_column: str,
@@ -149,6 +150,11 @@ class SqlAlchemySource:
     def pk_columns(self) -> tuple[str, ...]:
         """The columns that tell rows apart."""
         return self._definition.pk_columns
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The connection URL as it is written, and the table with its schema; nothing is looked up."""
+        return self._config.connection_url, self._definition.table, self._definition.schema
 
     @cached_property
     def created_column(self) -> str | None:
@@ -217,6 +223,13 @@ class SqlAlchemySource:
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
         return self.open().fetch_changes(checkpoint, limit)
+
+    def dispose(self) -> None:
+        """Let go of what this source alone holds: what it knows of its table and of running transactions.
+
+        Connections belong to the engine's provider and stay there. The source may be used again.
+        """
+        self._relation = self._new_relation()
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
