@@ -171,6 +171,24 @@ class ExaminesItself(Protocol):
 
 
 @runtime_checkable
+class Partitionable(ChangeSource, Protocol):
+    """A source that can be narrowed to a share of its rows, and tells which of two positions is behind the other."""
+
+    def partitioned(self, index: int, count: int, by: Sequence[str] | None = None) -> Any:
+        """Return the source of one share; all of them together read every row once.
+
+        ``by`` names the columns whose values belong together, the key unless given. The remainder of one
+        stable number by ``count`` tells the share of a row.
+        """
+
+    def lowest(self, checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+        """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
+
+    def is_behind(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+        """Tell whether a position is certainly behind another one."""
+
+
+@runtime_checkable
 class HasPlace(Protocol):
     """A source that tells where it reads: for the metadata of a poll function."""
 
@@ -201,6 +219,17 @@ class StateStore(Protocol):
 
     def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
         """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
+
+
+@runtime_checkable
+class ListsPollers(Protocol):
+    """A store that knows which pollers have a state, and shows it without taking anything."""
+
+    def poller_names(self) -> Sequence[str]:
+        """Return the pollers of this app that have a state."""
+
+    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
+        """Read the state of one; `FingerprintMismatchError` when it belongs to another definition."""
 
 
 @runtime_checkable

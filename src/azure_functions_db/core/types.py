@@ -59,6 +59,8 @@ class SourceDescriptor:
     name: str
     kind: str
     fingerprint: str
+    whole: SourceDescriptor | None = None
+    """Of a share: what it is a share of. Events are the whole's: another number of shares does not change their ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from azure_functions_db.decorator.composition import with_injection, with_pollin
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
 from azure_functions_db.decorator.out import AsyncDbOut, DbOut, OutputInjection
-from azure_functions_db.decorator.polling import Polling, pollers_of
+from azure_functions_db.decorator.partitions import pollers_of
+from azure_functions_db.decorator.polling import Polling
 from azure_functions_db.decorator.resolvers import resolver_of
 from azure_functions_db.decorator.signature import handler_name
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.trigger.poll import PollOptions
 
+    Source = SourceAdapter | ChangeSource
     Function = Callable[..., Any]
     Decorator = Callable[[Function], Function]
 
@@ -42,10 +44,11 @@ class DbBindings:
         self,
         *,
         arg_name: str,
-        source: SourceAdapter | ChangeSource,
+        source: Source | Sequence[Source] | Mapping[str, Source],
         checkpoint_store: StateStore,
         name: str | None = None,
         partitions: int = 1,
+        partition_by: str | Sequence[str] | None = None,
         partition: Callable[..., int] | None = None,
         **options: Unpack[PollOptions],
     ) -> Decorator:
@@ -60,21 +63,25 @@ class DbBindings:
         The function returns None to the host (to an HTTP request a JSON text with the number of events):
         how many events were handled is in the log, the metrics and what `PollTrigger.run` returns.
 
-        With ``partitions=N`` the source is polled as N pollers, each with its own lease: all of
+        Several sources of the same shape (a list of sources with names, or a dict from names to sources)
+        are polled as one poller each; ``event.source`` says where an event comes from.
+
+        With ``partitions=N`` a source is polled as N pollers, each with its own lease: all of
         them side by side (the handler then runs in several threads at once), or the one whose
-        number (from 0) the function ``partition`` tells from the host's arguments. Another N
-        means other pollers, which begin where the source's ``start_at`` says.
+        number (from 0) the function ``partition`` tells from the host's arguments. Rows are shared out by
+        their key, or by ``partition_by``, a column or several. Another N means other pollers; each begins
+        at the lowest position that the old ones have reached for its rows, so some may come twice.
         """
         from azure_functions_db.trigger.poll import check_options
 
         check_options(options)
-        if partition is not None and partitions == 1:
+        if partition is not None and partitions == 1 and not isinstance(source, list | tuple | dict):
             raise ConfigurationError("partition= chooses one of several partitions: give partitions= too")
         chosen = None if partition is None else resolver_of("partition", partition)
 
         def decorate(fn: Function) -> Function:
             settings = {**options, "checkpoint_store": checkpoint_store}
-            pollers = pollers_of(name or handler_name(fn), source, partitions, settings)
+            pollers = pollers_of(name or handler_name(fn), source, partitions, partition_by, settings)
             return with_polling(fn, Polling(checked_name(arg_name), pollers, chosen))
 
         return decorate

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Protocol, Union, get_args, get_origin, runtime_checkable
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.ports import HasPlace
@@ -70,10 +70,11 @@ class Polling:
 
     def described(self) -> dict[str, Any]:
         """Return the pollers' names, and the place they read from where the source tells it."""
-        first = self.pollers[0]
-        place = first.source.place if isinstance(first.source, HasPlace) else None
-        told = {"resource": {}} if place is None else described_place(*place)
-        return {**told, "pollers": [poller.name for poller in self.pollers], **model_ref(first.settings.model)}
+        places = {poller.source.place if isinstance(poller.source, HasPlace) else None for poller in self.pollers}
+        place = places.pop()
+        told: dict[str, Any] = {"resource": {}} if place is None or places else described_place(*place)
+        model = model_ref(self.pollers[0].settings.model)
+        return {**told, "pollers": [poller.name for poller in self.pollers], **model}
 
     def _chosen(self, given: Mapping[str, Any]) -> Sequence[PollTrigger]:
         if self.partition is None:
@@ -130,14 +131,6 @@ def _total(outcomes: Sequence[int | BaseException]) -> int:
     return sum(outcome for outcome in outcomes if isinstance(outcome, int))
 
 
-@runtime_checkable
-class Partitionable(Protocol):
-    """A source that can be narrowed to a part of its keys."""
-
-    def partitioned(self, index: int, count: int) -> Any:
-        """Return the source of one partition; all of them together read every row once."""
-
-
 class Steals:
     """Allows one lease of a vanished holder to be taken over; shared by the partitions of one tick.
 
@@ -160,30 +153,3 @@ def may_steal() -> bool:
     """Tell whether the tick that is running here may take over one more lease."""
     steals = steals_of_this_tick.get()
     return steals is None or steals.take()
-
-
-def pollers_of(name: str, source: Any, partitions: Any, options: Mapping[str, Any]) -> tuple[PollTrigger, ...]:
-    """Return the pollers of a source: one, or one for each partition."""
-    from azure_functions_db.trigger.poll import PollTrigger
-
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
-        raise ConfigurationError(f"partitions= must be a number from 1 up, not {partitions!r}")
-    if partitions == 1:
-        return (PollTrigger(name=name, source=source, **options),)
-    if not isinstance(source, Partitionable):
-        raise ConfigurationError(f"A {type(source).__name__} cannot be partitioned; leave out partitions=")
-    return tuple(
-        PollTrigger(
-            name=partition_name(name, index, partitions),
-            source=source.partitioned(index, partitions),
-            may_steal=may_steal,
-            consumer=name,
-            **options,
-        )
-        for index in range(partitions)
-    )
-
-
-def partition_name(name: str, index: int, count: int) -> str:
-    """Return the poller name of one partition; it changes with the count, as its rows do."""
-    return f"{name}-{index + 1}-of-{count}"

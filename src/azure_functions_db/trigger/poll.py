@@ -17,6 +17,7 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
+from azure_functions_db.core.types import Checkpoint  # noqa: TC001 - read below
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.lease import TickCancelled, check_store
 from azure_functions_db.trigger.normalizers import Normalizer, normalizer_for
@@ -41,6 +42,11 @@ def random_id() -> str:
 def always() -> bool:
     """Say yes."""
     return True
+
+
+def as_it_is(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the same."""
+    return checkpoint
 
 
 class Option(NamedTuple):
@@ -107,6 +113,10 @@ class TriggerOptions(PollOptions, total=False):
         str | None,
         Option(None, "Who handles the changes, for those who remember that; the poller's name unless given."),
     ]
+    carried: Annotated[
+        Callable[[Checkpoint], Checkpoint],
+        Option(as_it_is, "Returns where to go on from a stored checkpoint: further, where another poller has been."),
+    ]
     may_steal: Annotated[
         Callable[[], bool], Option(always, "Asked before the lease of a holder who vanished is taken over.")
     ]
@@ -151,6 +161,7 @@ class PollSettings:
     transactional: bool
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
+    carried: Callable[[Checkpoint], Checkpoint]
     may_steal: Callable[[], bool]
     now: Callable[[], dt.datetime]
     monotonic: Callable[[], float]

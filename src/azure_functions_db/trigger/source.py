@@ -228,7 +228,8 @@ class SourceSession:
         )
 
     def _make_events(self, batch: Batch, result: FetchResult, metadata: Mapping[str, Any]) -> None:
-        events = normalized(self._settings.normalizer, result.records, self.descriptor, metadata, result.revisions)
+        source = self.descriptor.whole or self.descriptor
+        events = normalized(self._settings.normalizer, result.records, source, metadata, result.revisions)
         undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
         if undecodable and self._settings.quarantine is None:
             raise undeliverable(events, undecodable)

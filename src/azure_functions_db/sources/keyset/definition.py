@@ -51,6 +51,8 @@ class Definition:
     settle_seconds: float | None
     strategy: str
     undecodable: Undecodable = "error"
+    partition_by: tuple[str, ...] | None = None
+    """The columns that tell which share a row belongs to; None: its key."""
     end_at: CursorValue = None
     """The last cursor value to read; None: no end."""
     described: Table | None = field(default=None, compare=False)
@@ -72,7 +74,18 @@ class Definition:
     def needed_columns(self) -> tuple[str, ...]:
         """Every column that is named, once."""
         marks = (name for name in (self.created_column, self.deleted_column) if name)
-        return tuple(dict.fromkeys((*(self.columns or ()), *self.order_columns, *marks)))
+        return tuple(dict.fromkeys((*(self.columns or ()), *self.order_columns, *marks, *(self.partition_by or ()))))
+
+    @property
+    def share_columns(self) -> tuple[str, ...]:
+        """The columns whose values decide to which share a row belongs."""
+        return self.partition_by or self.pk_columns
+
+    @property
+    def _share(self) -> str | None:
+        if self.partition is None:
+            return None
+        return " ".join([str(self.partition), *(f"by {name}" for name in self.partition_by or ())])
 
     def fingerprint(self, config: DbConfig) -> str:
         """Return what tells this definition from any other; passwords and driver options do not count."""
@@ -85,7 +98,7 @@ class Definition:
             "pk_columns": self.pk_columns,
             "where": self.where,
             "parameters": {name: [type(value).__name__, str(value)] for name, value in self.parameters.items()},
-            "partition": str(self.partition) if self.partition else None,
+            "partition": self._share,
             "strategy": self.strategy,
         }
         return f"sha256:{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
@@ -102,6 +115,7 @@ def defined(
     parameters: Mapping[str, Any] | None,
     columns: Sequence[str] | None,
     partition: tuple[int, int] | None,
+    partition_by: str | Sequence[str] | None,
     in_flight: InFlight,
     settle_seconds: float | None,
     strategy: str,
@@ -136,6 +150,7 @@ def defined(
         parameters=_parameters(where, query, parameters or {}),
         columns=None if columns is None else _names("columns", columns),
         partition=None if partition is None else Partition.checked(partition),
+        partition_by=share_columns_of(partition_by),
         in_flight=in_flight,
         settle_seconds=settle_seconds,
         strategy=strategy,
@@ -179,6 +194,11 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     _require(all(map(_is_name, checked)), f"{argument}= must hold column names")
     _require(len(set(checked)) == len(checked), f"{argument}= names a column twice")
     return checked
+
+
+def share_columns_of(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns of ``partition_by``."""
+    return None if given is None else _names("partition_by", [given] if isinstance(given, str) else given)
 
 
 def _parameters(where: str | None, query: str | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,11 +153,8 @@ def _read_share(connection: Connection, plan: Plan, start: Position, count: int,
 
 
 def _share(plan: Plan, layout: Layout, rows: Sequence[Any]) -> list[Any]:
-    order = plan.definition.order_columns
-    position_of = layout.position
-    places = [order.index(name) for name in plan.definition.pk_columns]
     takes = plan.definition.partition.takes  # type: ignore[union-attr]  # only called with one
-    return [row for row in rows if takes([position_of(row)[place] for place in places])]
+    return [row for row in rows if takes(layout.share_values(row))]
 
 
 def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.core.types import Checkpoint, CursorValue
+    from azure_functions_db.core.types import Checkpoint, CursorPart, CursorValue
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -87,6 +87,8 @@ def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> P
     cursor, *key = deserialize_position(written, plan.definition.pk_columns)
     if cursor is None:
         return BEGINNING
+    if not key:
+        return Position(_as_driver_values(plan, [cursor], connection), inclusive=True)
     by_name = {**dict(zip(plan.definition.pk_columns, key, strict=True)), plan.definition.cursor_column: cursor}
     if isinstance(written, list):
         by_name = {name: values.coerced(value, plan.shape.types[name]) for name, value in by_name.items()}
@@ -115,7 +117,7 @@ def described(definition: Definition, checkpoint: Checkpoint) -> str:
     cursor, *key = (None,) if written is None else deserialize_position(written, definition.pk_columns)
     if cursor is None:
         return _BEGINNING_TEXT
-    by_name = {definition.cursor_column: cursor, **dict(zip(definition.pk_columns, key, strict=True))}
+    by_name = {definition.cursor_column: cursor, **dict(zip(definition.pk_columns, key, strict=bool(key)))}
     return shlex.join(f"{name}={json_safe(value)}" for name, value in by_name.items())
 
 
@@ -128,12 +130,51 @@ def parsed(plan: Plan, text: str) -> Checkpoint:
         by_name = {name: value for name, _, value in (pair.partition("=") for pair in shlex.split(text))}
     except ValueError:
         by_name = {}  # a quote that never ends
-    if set(by_name) != {*definition.order_columns, *definition.pk_columns}:
+    if set(by_name) not in ({definition.cursor_column}, {*definition.order_columns, *definition.pk_columns}):
         form = " ".join(f"{name}=..." for name in definition.order_columns)
         raise SourceConfigurationError(f"A position is written {form}, or {_BEGINNING_TEXT!r}, not {text!r}")
     typed = values.revived_row(by_name, plan.shape.types, strict=True)
-    key = {name: typed[name] for name in definition.pk_columns}
+    key = {name: typed[name] for name in definition.pk_columns if name in typed}
     return {"cursor": serialize_position(typed[definition.cursor_column], key)}
+
+
+def lowest(definition: Definition, checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return where to begin so as to miss nothing that follows any of these; None where cursors cannot be compared.
+
+    A single one stays as it is. Of several it is the lowest cursor, its rows included, for what was delivered
+    at it differs; one that is the key as well belongs to one row, which need not come again.
+    """
+    if len(checkpoints) == 1:
+        return {name: part for name, part in checkpoints[0].items() if name in _POSITION}
+    cursors = [_cursor_in(definition, checkpoint) for checkpoint in checkpoints]
+    if None in cursors:
+        return {}
+    if not _have_order(cursors):
+        return None
+    first: Any = min(cursors)  # type: ignore[type-var]  # they have an order
+    key = {definition.cursor_column: first} if definition.pk_columns == (definition.cursor_column,) else {}
+    return {"cursor": serialize_position(first, key)}
+
+
+def is_behind(definition: Definition, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+    """Tell whether a checkpoint's cursor is certainly lower than another's."""
+    one, further = _cursor_in(definition, checkpoint), _cursor_in(definition, other)
+    if one is None or further is None:
+        return one is None and further is not None
+    return _have_order([one, further]) and bool(one < further)  # type: ignore[operator]  # they have an order
+
+
+def _cursor_in(definition: Definition, checkpoint: Checkpoint) -> CursorPart:
+    written = checkpoint.get("cursor")
+    return None if written is None else deserialize_position(written, definition.pk_columns)[0]
+
+
+def _have_order(cursors: Sequence[Any]) -> bool:
+    """Tell whether values are ordered here as in any database; of texts and UUIDs only theirs is known."""
+    first = cursors[0]
+    if all(cursor == first for cursor in cursors):
+        return True
+    return not isinstance(first, str | UUID) and all(are_alike(first, cursor) for cursor in cursors)
 
 
 def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> tuple[Any, ...]:
@@ -153,6 +194,7 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
 
 BOUNDARY = "boundary"
 """The part of a checkpoint that remembers what was delivered at its cursor value."""
+_POSITION = {"cursor", BOUNDARY}
 MOST_ROWS = 1_000
 """How many rows of one cursor value are remembered; with more, the value is not read again."""
 
@@ -222,8 +264,9 @@ def boundary_in(written: Any, cursor: Any) -> Boundary | None:
 class Layout:
     """Where a driver's rows have their cursor, their key and everything else; made once for each kind of result."""
 
-    def __init__(self, position: Sequence[int], content: Sequence[int]) -> None:
+    def __init__(self, position: Sequence[int], content: Sequence[int], share: Sequence[int] = ()) -> None:
         self._position = position
+        self._share = share
         self._cursor, *self._key = position
         self._content = content
 
@@ -231,6 +274,10 @@ class Layout:
         """Return a row's cursor and key as a checkpoint holds them."""
         parts = [row[place] for place in self._position]
         return tuple([part if type(part) in STORABLE else storable(part) for part in parts])
+
+    def share_values(self, row: Any) -> list[Any]:
+        """Return what tells the share of a row."""
+        return [storable(row[place]) for place in self._share]
 
     def count_at_start(self, rows: Sequence[Any], cursor: Any) -> int:
         """Return how many rows lead at the cursor value."""

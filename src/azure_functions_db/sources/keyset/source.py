@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
-from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
+from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined, share_columns_of
 from azure_functions_db.sources.keyset.page import read_page
-from azure_functions_db.sources.keyset.position import BEGINNING, described, parsed, position_after
+from azure_functions_db.sources.keyset.position import (
+    BEGINNING,
+    described,
+    is_behind,
+    lowest,
+    parsed,
+    position_after,
+)
 from azure_functions_db.sources.keyset.reader import KeysetReader
 from azure_functions_db.sources.keyset.relation import (
     Patience,
@@ -61,8 +68,9 @@ class SqlAlchemySource:
       The columns to read; cursor, key and the two columns below always come along.
     - ``created_column``, ``deleted_column``:
       Tell an insert from an update (equal to the cursor: insert) and a soft delete (true or not NULL).
-    - ``partition``:
-      ``(index, count)``: only this share of the rows, by a stable hash of the key.
+    - ``partition``, ``partition_by``:
+      ``(index, count)``: only this share of the rows, by a stable hash of the key, or of the columns in
+      ``partition_by``, a name or several: rows that are alike in them belong to one share.
     - ``start_at``:
       Where to begin without a checkpoint: "beginning", "now", a cursor value (its rows included), or
       ``(cursor, *key)`` (that row excluded).
@@ -102,6 +110,7 @@ class SqlAlchemySource:
         created_column: str | None = None,
         deleted_column: str | None = None,
         partition: tuple[int, int] | None = None,
+        partition_by: str | Sequence[str] | None = None,
         start_at: CursorValue = "beginning",
         in_flight: InFlight = "wait",
         settle_seconds: float | None = None,
@@ -129,6 +138,7 @@ class SqlAlchemySource:
             created_column=created_column,
             deleted_column=deleted_column,
             partition=partition,
+            partition_by=partition_by,
             start_at=start_at,
             in_flight=in_flight,
             settle_seconds=settle_seconds,
@@ -136,7 +146,7 @@ class SqlAlchemySource:
             operation_mode=operation_mode,
             undecodable=undecodable,
         )
-        self.name = name or self._definition.label
+        self.name = self._whole_name = name or self._definition.label
         self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
         self._relation = self._new_relation()
@@ -170,7 +180,11 @@ class SqlAlchemySource:
     def source_descriptor(self) -> SourceDescriptor:
         """Who this source is; the fingerprint changes when its definition does."""
         with reading(self.name):
-            return SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+            own = SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+            if self._definition.partition is None:
+                return own
+            whole = replace(self._definition, partition=None).fingerprint(self._config)
+            return replace(own, whole=SourceDescriptor(self._whole_name, own.kind, whole))
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change."""
@@ -180,9 +194,14 @@ class SqlAlchemySource:
             partitions=True,
         )
 
-    def partitioned(self, index: int, count: int) -> SqlAlchemySource:
-        """Return a source for one of several shares of the rows, to be polled under its own name."""
-        definition = replace(self._definition, partition=Partition.checked((index, count)))
+    def partitioned(self, index: int, count: int, by: str | Sequence[str] | None = None) -> SqlAlchemySource:
+        """Return a source for one of several shares of the rows, to be polled under its own name.
+
+        ``by`` is its ``partition_by`` where it has none of its own.
+        """
+        columns = self._definition.partition_by if by is None else share_columns_of(by)
+        partition = Partition.checked((index, count))
+        definition = replace(self._definition, partition=partition, partition_by=columns)
         return self._redefined(definition, f"{self.name}[{index}/{count}]")
 
     def ranged(self, start_at: CursorValue, end_at: CursorValue) -> SqlAlchemySource:
@@ -192,6 +211,16 @@ class SqlAlchemySource:
         """
         start = "beginning" if start_at is None else start_at
         return self._redefined(replace(self._definition, start_at=start, end_at=end_at), self.name)
+
+    def lowest(self, checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+        """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
+        with reading(self.name):
+            return lowest(self._definition, checkpoints)
+
+    def is_behind(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+        """Tell whether a position is certainly behind another one."""
+        with reading(self.name):
+            return is_behind(self._definition, checkpoint, other)
 
     def open(self) -> KeysetReader:
         """Return the reader of one tick."""
@@ -300,6 +329,7 @@ class SqlAlchemySource:
 
     def _redefined(self, definition: Definition, name: str) -> SqlAlchemySource:
         other = copy(self)
+        vars(other).pop("source_descriptor", None)  # that of another definition
         other._definition, other.name = definition, name  # noqa: SLF001 - a copy
         other._relation = other._new_relation()  # noqa: SLF001 - a copy
         return other
