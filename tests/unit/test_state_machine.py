@@ -59,7 +59,7 @@ class Instances(RuleBasedStateMachine):
         store, free = self.stores[who], self.is_free_for(who)
         self.plan(who, answer)
         try:
-            lease_id = store.take_lease(store.look(POLLER), ttl) if looks else store.acquire_lease(POLLER, ttl)
+            lease_id = store.take(store.look(POLLER), ttl).lease_id if looks else store.acquire_lease(POLLER, ttl)
         except LeaseConflictError:
             assert not free, "a free lease was refused"
             return
@@ -76,9 +76,8 @@ class Instances(RuleBasedStateMachine):
             return
         store, lease_id, alive = self.stores[who], self.beliefs[who].lease_id, self.is_alive(who)
         self.plan(who, answer)
-        write = store.commit_and_release if ends else store.commit_checkpoint
         try:
-            write(POLLER, {"cursor": [self.position + 1]}, lease_id)
+            store._lease(POLLER, lease_id).commit({"cursor": [self.position + 1]}, release=ends)
         except LostLeaseError:
             assert not alive, "a holder was refused"
             self.forget(who)

@@ -16,10 +16,10 @@ from azure_functions_db.decorator.polling import may_steal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import Position
     from azure_functions_db.trigger.poll import PollTrigger
 
-    Shares = dict[int, Checkpoint]
+    Shares = dict[int, Position]
 
 
 @runtime_checkable
@@ -80,7 +80,8 @@ def _pollers(
 ) -> Iterator[PollTrigger]:
     from azure_functions_db.trigger.poll import PollTrigger
 
-    if not isinstance(source, Partitionable):
+    is_partitionable: bool = isinstance(source, Partitionable)
+    if not is_partitionable:
         if count > 1:
             raise ConfigurationError(f"A {type(source).__name__} cannot be partitioned; leave out partitions=")
         yield PollTrigger(name=name, source=source, **options)
@@ -103,9 +104,7 @@ class Repartition:
     at the lowest position of those that have rows of it; the furthest of all that is known will do.
     """
 
-    def __init__(
-        self, name: str, source: Partitionable, count: int, by: str | Sequence[str] | None, store: Any
-    ) -> None:
+    def __init__(self, name: str, source: Any, count: int, by: str | Sequence[str] | None, store: Any) -> None:
         self._name = name
         self._source = source
         self._count = count
@@ -113,7 +112,7 @@ class Repartition:
         self._store = store
         self._lock = threading.Lock()
 
-    def carried(self, index: int, checkpoint: Checkpoint) -> Checkpoint:
+    def carried(self, index: int, checkpoint: Position) -> Position:
         """Return the furthest position of a share: its own, or one that other numbers of partitions have reached."""
         has_own = checkpoint.get("cursor") is not None
         # To look costs a request, which a poller that never had partitions is spared.
@@ -124,7 +123,7 @@ class Repartition:
                 checkpoint = reached
         return checkpoint
 
-    def _reached(self, index: int) -> Iterator[Checkpoint]:
+    def _reached(self, index: int) -> Iterator[Position]:
         with self._lock:
             known = self._known
         for count, shares in known.items():
@@ -150,10 +149,10 @@ class Repartition:
         found = re.fullmatch(rf"{re.escape(self._name)}-([1-9]\d{{0,5}})-of-([1-9]\d{{0,5}})", name)
         return None if found is None else (int(found[1]) - 1, int(found[2]))
 
-    def _looked_at(self, name: str, index: int, count: int) -> Checkpoint:
+    def _looked_at(self, name: str, index: int, count: int) -> Position:
         source = self._source if count == 1 else self._source.partitioned(index, count, self._by)
         try:
-            looked: Checkpoint = self._store.look(name, source.source_descriptor.fingerprint).checkpoint
+            looked: Position = self._store.look(name, source.source_descriptor.fingerprint).checkpoint
         except FingerprintMismatchError:
             return {}  # of another definition: it tells nothing of this one
         return looked

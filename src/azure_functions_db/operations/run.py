@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import ConfigurationError, DbError
 from azure_functions_db.operations.timers import Monitor, is_timer, timer_of, timers_of
 
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.timers import Timer
 
 _log = logging.getLogger("azfdb")
-
-
-def utc_now() -> dt.datetime:
-    """Return the time by which schedules are read."""
-    return dt.datetime.now(dt.UTC)
 
 
 class Scheduler:

@@ -12,14 +12,14 @@ from azure_functions_db.core.errors import DbError
 from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingStateStore
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
+from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.batch import RATE_SECONDS
-from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from azure_functions_db.core.ports import ChangeSource
-    from azure_functions_db.core.types import Checkpoint, FetchResult, Horizon, LeaseView
+    from azure_functions_db.core.types import CheckpointJson, FetchResult, Horizon, LeaseView
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.state.document import Document
 
@@ -114,7 +114,7 @@ def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> dict[
     return document.checkpoint
 
 
-def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> Checkpoint:
+def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> CheckpointJson:
     """Read a store of somebody else's own: the lease where it lets look at one, else the checkpoint alone."""
     if not isinstance(poller.store, LookingStateStore):
         return poller.store.load_checkpoint(poller.name)
@@ -184,7 +184,7 @@ class Waiting:
     horizon: Horizon | None = None
 
 
-def look_behind(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -> Waiting:
+def look_behind(source: ChangeSource, checkpoint: CheckpointJson, now: dt.datetime) -> Waiting:
     """Look at what waits behind a checkpoint; nothing is consumed, and a source with one reader is not read."""
     if has_one_reader(source):
         return Waiting(source.backlog(checkpoint) if isinstance(source, CountsBacklog) else None)

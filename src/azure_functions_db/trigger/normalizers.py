@@ -67,7 +67,7 @@ class RecordNormalizer:
         cursors = [record[column] for record in records]
         pks, keys = self._keys_of(records)
         operations = self._operations_of(records)
-        identities = Identities(source, operations, cursors, keys, revisions)
+        identities = Identities(source, operations, cursors, keys, revisions or {})
         # The hottest loop of the library: whatever can be shared is, and no call is made per record.
         events: list[Any] = []
         for index, record in enumerate(records):
@@ -101,7 +101,7 @@ class ChangeNormalizer:
                     f"The source handed out a {type(stranger).__name__}: it needs a normalizer=, "
                     "or cursor_column and pk_columns, or has to hand out changes"
                 )
-        identities = PositionIdentities(source, [each.op for each in changes], [each.position for each in changes])
+        identities = PositionIdentities(source, [each.op for each in changes], [each.position for each in changes], ())
         events: list[Any] = []
         for index, change in enumerate(changes):
             event: Any = OpenRowChange()

@@ -26,7 +26,7 @@ from azure_functions_db.testing.stream import MemoryLog, MemoryStreamReader, Mem
 if TYPE_CHECKING:
     import pytest
 
-    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.core.types import CheckpointJson, FetchResult
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -54,11 +54,11 @@ class WatchedReader(MemoryStreamReader):
         self._acts.append("close")
         super().close()
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         self._acts.append("fetch")
         return super().fetch_changes(checkpoint, limit)
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         self._acts.append("acknowledge")
         super().acknowledge(checkpoint)
 

@@ -23,11 +23,11 @@ from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.values import STORABLE, aware_utc, naive_utc, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.core.types import Checkpoint, CursorPart, CursorValue
+    from azure_functions_db.core.types import CheckpointJson, CursorPart, CursorValue
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -49,11 +49,6 @@ class Position:
         """The position from which the rows still to be delivered are to be looked for."""
         return self if self.boundary is None else Position(self.values[:1], inclusive=True)
 
-    @property
-    def form(self) -> Hashable:
-        """What the statement for such a position depends on."""
-        return (self.inclusive, *(value is None for value in self.values))
-
 
 BEGINNING = Position()
 _BEGINNING_TEXT = "beginning"
@@ -66,20 +61,20 @@ class Bound(NamedTuple):
     inclusive: bool = True
 
 
-def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
+def checkpoint_after(plan: Plan, position: Position) -> CheckpointJson:
     """Return the checkpoint of a position; the beginning has one too, for an empty table."""
     definition = plan.definition
     parts = position.values or (None,) * len(definition.order_columns)
     by_name = dict(zip(definition.order_columns, parts, strict=True))
     by_name |= {name: aware_utc(by_name[name]) for name in plan.utc_columns if name in by_name}
     key = {name: by_name[name] for name in definition.pk_columns}
-    written: Checkpoint = {"cursor": serialize_position(by_name[definition.cursor_column], key)}
+    written: CheckpointJson = {"cursor": serialize_position(by_name[definition.cursor_column], key)}
     if plan.reads_again:
         written[BOUNDARY] = None if position.boundary is None else position.boundary.written(parts[0])
     return written
 
 
-def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position | None:
+def position_in(plan: Plan, checkpoint: CheckpointJson, connection: Connection) -> Position | None:
     """Return the position that a checkpoint holds, None if it holds none."""
     written = checkpoint.get("cursor")
     if written is None:
@@ -111,7 +106,7 @@ def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, i
     return Position(_as_driver_values(plan, parts, connection), inclusive=inclusive and len(parts) == 1)
 
 
-def described(definition: Definition, checkpoint: Checkpoint) -> str:
+def described(definition: Definition, checkpoint: CheckpointJson) -> str:
     """Return a checkpoint's position as people read it, and as `parsed` takes it."""
     written = checkpoint.get("cursor")
     cursor, *key = (None,) if written is None else deserialize_position(written, definition.pk_columns)
@@ -121,7 +116,7 @@ def described(definition: Definition, checkpoint: Checkpoint) -> str:
     return shlex.join(f"{name}={json_safe(value)}" for name, value in by_name.items())
 
 
-def parsed(plan: Plan, text: str) -> Checkpoint:
+def parsed(plan: Plan, text: str) -> CheckpointJson:
     """Return the checkpoint of a position that somebody has typed, with values of its columns' types."""
     if text.strip() == _BEGINNING_TEXT:
         return {}
@@ -138,7 +133,7 @@ def parsed(plan: Plan, text: str) -> Checkpoint:
     return {"cursor": serialize_position(typed[definition.cursor_column], key)}
 
 
-def lowest(definition: Definition, checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+def lowest(definition: Definition, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
     """Return where to begin so as to miss nothing that follows any of these; None where cursors cannot be compared.
 
     A single one stays as it is. Of several it is the lowest cursor, its rows included, for what was delivered
@@ -156,7 +151,7 @@ def lowest(definition: Definition, checkpoints: Sequence[Checkpoint]) -> Checkpo
     return {"cursor": serialize_position(first, key)}
 
 
-def is_behind(definition: Definition, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+def is_behind(definition: Definition, checkpoint: CheckpointJson, other: CheckpointJson) -> bool:
     """Tell whether a checkpoint's cursor is certainly lower than another's."""
     one, further = _cursor_in(definition, checkpoint), _cursor_in(definition, other)
     if one is None or further is None:
@@ -164,7 +159,7 @@ def is_behind(definition: Definition, checkpoint: Checkpoint, other: Checkpoint)
     return _have_order([one, further]) and bool(one < further)  # type: ignore[operator]  # they have an order
 
 
-def _cursor_in(definition: Definition, checkpoint: Checkpoint) -> CursorPart:
+def _cursor_in(definition: Definition, checkpoint: CheckpointJson) -> CursorPart:
     written = checkpoint.get("cursor")
     return None if written is None else deserialize_position(written, definition.pk_columns)[0]
 

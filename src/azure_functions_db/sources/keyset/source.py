@@ -21,8 +21,8 @@ from azure_functions_db.sources.keyset.position import (
     parsed,
     position_after,
 )
-from azure_functions_db.sources.keyset.reader import KeysetReader
-from azure_functions_db.sources.keyset.relation import (
+from azure_functions_db.sources.keyset.reader import (
+    KeysetReader,
     Patience,
     Relation,
     backlog_behind,
@@ -32,15 +32,15 @@ from azure_functions_db.sources.keyset.relation import (
     writers_take_turns,
 )
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.engine import engine_getter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy import Connection, Table
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, FetchResult, Finding, RawRecord
+    from azure_functions_db.core.types import Backlog, CheckpointJson, CursorValue, FetchResult, Finding, RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.horizon import Grade
     from azure_functions_db.sources.keyset.plan import Plan
@@ -124,6 +124,7 @@ class SqlAlchemySource:
     ) -> None:
         try:
             self._config = config_of(url, db_config)
+            self._engine = engine_getter(url, db_config, engine_provider)
         except ConfigurationError as error:
             raise SourceConfigurationError(str(error)) from None
         self._definition = defined(
@@ -147,7 +148,6 @@ class SqlAlchemySource:
             undecodable=undecodable,
         )
         self.name = self._whole_name = name or self._definition.label
-        self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
         self._relation = self._new_relation()
 
@@ -212,12 +212,12 @@ class SqlAlchemySource:
         start = "beginning" if start_at is None else start_at
         return self._redefined(replace(self._definition, start_at=start, end_at=end_at), self.name)
 
-    def lowest(self, checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    def lowest(self, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
         """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
         with reading(self.name):
             return lowest(self._definition, checkpoints)
 
-    def is_behind(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+    def is_behind(self, checkpoint: CheckpointJson, other: CheckpointJson) -> bool:
         """Tell whether a position is certainly behind another one."""
         with reading(self.name):
             return is_behind(self._definition, checkpoint, other)
@@ -229,7 +229,7 @@ class SqlAlchemySource:
     def close(self) -> None:
         """Do nothing: readers are closed, not the source."""
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Do nothing: the rows stay where they are."""
 
     def validate(self) -> None:
@@ -249,7 +249,7 @@ class SqlAlchemySource:
                 raise reason
             return reader.records(fetched)
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
         return self.open().fetch_changes(checkpoint, limit)
 
@@ -283,11 +283,11 @@ class SqlAlchemySource:
 
     checkup = examine
 
-    def describe(self, checkpoint: Checkpoint) -> str:
+    def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
         return described(self._definition, checkpoint)
 
-    def parse(self, text: str) -> Checkpoint:
+    def parse(self, text: str) -> CheckpointJson:
         """Return the checkpoint of a position that somebody has typed: ``cursor=value key=value``, or "beginning"."""
         with reading(self.name):
             return parsed(self._plan(), text)
@@ -299,12 +299,12 @@ class SqlAlchemySource:
         with reading(self.name):
             return revived_row(row, self._plan().shape.types, strict=strict)
 
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+    def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
         with reading(self.name), self._relation.connected() as (plan, connection):
             return counted(connection, plan, self._relation.position(plan, checkpoint, connection), most)
 
-    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+    def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
         with reading(self.name), self._relation.connected() as (plan, connection):
             return backlog_behind(connection, plan, self._relation.position(plan, checkpoint, connection))
@@ -333,6 +333,3 @@ class SqlAlchemySource:
         other._definition, other.name = definition, name  # noqa: SLF001 - a copy
         other._relation = other._new_relation()  # noqa: SLF001 - a copy
         return other
-
-    def _engine(self) -> Engine:
-        return (self._provider or default_provider()).get_engine(self._config)
