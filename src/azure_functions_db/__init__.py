@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         CursorPart,
         CursorValue,
         FetchResult,
+        HandledFirst,
         SourceDescriptor,
     )
     from azure_functions_db.decorator.bindings import DbBindings
@@ -113,6 +114,7 @@ _HOMES = {
         "CursorPart",
         "CursorValue",
         "FetchResult",
+        "HandledFirst",
         "SourceDescriptor",
     ],
     "state.backend": ["Backend", "DocumentName", "Stored"],
@@ -171,6 +173,7 @@ __all__ = [
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
+    "HandledFirst",
     "HandlerError",
     "LeaseAcquireError",
     "LeaseConflictError",

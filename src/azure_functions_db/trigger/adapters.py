@@ -68,9 +68,12 @@ class SmallSource:
         records = list(self._source.fetch(self._cursor(checkpoint), limit))[:limit]
         if not records:
             return FetchResult(records, checkpoint, more=False)
-        [last] = normalized(self._normalizer, records[-1:], self.source_descriptor, {})
-        position = {"cursor": serialize_position(last.cursor, last.pk)}
-        return FetchResult(records, position, more=len(records) == limit)
+
+        def end(count: int) -> Position:
+            [last] = normalized(self._normalizer, records[count - 1 : count], self.source_descriptor, {})
+            return {"cursor": serialize_position(last.cursor, last.pk)}
+
+        return FetchResult(records, end(len(records)), more=len(records) == limit, cut=end)
 
     def acknowledge(self, checkpoint: Position) -> None:
         """Do nothing: a small source keeps nothing back."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, Unpack, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, get_args, get_type_hints
 
 from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.clocks import utc_now
@@ -38,11 +38,6 @@ random_id = partial(secrets.token_hex, 16)
 def always() -> bool:
     """Say yes."""
     return True
-
-
-def as_it_is(checkpoint: Position) -> Position:
-    """Return the same."""
-    return checkpoint
 
 
 class Option(NamedTuple):
@@ -95,6 +90,14 @@ class PollOptions(TypedDict, total=False):
             "With a state store in the handler's own database: its writes and the checkpoint are one transaction.",
         ),
     ]
+    commit: Annotated[
+        Literal["batch", "row"],
+        Option(
+            "batch",
+            'When the checkpoint moves: "batch", behind the whole batch; "row", behind each row, which the handler '
+            "is then given alone.",
+        ),
+    ]
     observers: Annotated[Iterable[Observer], Option((), "Further listeners beside the log and metrics.", ("__iter__",))]
 
 
@@ -110,8 +113,8 @@ class TriggerOptions(PollOptions, total=False):
         Option(None, "Who handles the changes, for those who remember that; the poller's name unless given."),
     ]
     carried: Annotated[
-        Callable[[Position], Position],
-        Option(as_it_is, "Returns where to go on from a stored checkpoint: further, where another poller has been."),
+        Callable[[Position], Position] | None,
+        Option(None, "Returns where to go on from a stored position: further, where others were for the same rows."),
     ]
     may_steal: Annotated[
         Callable[[], bool], Option(always, "Asked before the lease of a holder who vanished is taken over.")
@@ -155,9 +158,10 @@ class PollSettings:
     max_attempts: int
     model: type[Any] | None
     transactional: bool
+    commit: Literal["batch", "row"]
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
-    carried: Callable[[Position], Position]
+    carried: Callable[[Position], Position] | None
     may_steal: Callable[[], bool]
     now: Callable[[], dt.datetime]
     monotonic: Callable[[], float]
@@ -176,6 +180,8 @@ class PollSettings:
             value = getattr(self, setting)
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{setting} must be greater than 0", setting=setting)
+        if self.commit not in {"batch", "row"}:
+            raise ConfigurationError(f"commit= is 'batch' or 'row', not {self.commit!r}", setting="commit")
         if self.model is not None and not hasattr(self.model, "model_validate"):
             raise ConfigurationError("model= takes a Pydantic model class", setting="model")
         check_store(self.store, transactional=self.transactional)

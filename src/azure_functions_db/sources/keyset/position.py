@@ -125,11 +125,11 @@ def parsed(plan: Plan, text: str) -> CheckpointJson:
         by_name = {name: value for name, _, value in (pair.partition("=") for pair in shlex.split(text))}
     except ValueError:
         by_name = {}  # a quote that never ends
-    if set(by_name) not in ({definition.cursor_column}, {*definition.order_columns, *definition.pk_columns}):
+    if set(by_name) != {*definition.order_columns, *definition.pk_columns}:
         form = " ".join(f"{name}=..." for name in definition.order_columns)
         raise SourceConfigurationError(f"A position is written {form}, or {_BEGINNING_TEXT!r}, not {text!r}")
     typed = values.revived_row(by_name, plan.shape.types, strict=True)
-    key = {name: typed[name] for name in definition.pk_columns if name in typed}
+    key = {name: typed[name] for name in definition.pk_columns}
     return {"cursor": serialize_position(typed[definition.cursor_column], key)}
 
 

@@ -90,13 +90,15 @@ class KeysetReader:
         try:
             fetched = self.fetched(resumed, limit)
             page = fetched.page
+            following = self._next_checkpoint(checkpoint, fetched)
             return FetchResult(
                 self.records(fetched),
-                self._next_checkpoint(checkpoint, fetched),
+                following,
                 page.more,
                 revisions=page.revisions,
                 undecodable=self.undecodable(page) if fetched.is_salvaged else {},
                 facts=fetched.facts,
+                cut=None if page.cut is None else _cutter(fetched.plan, page.cut, following),
             )
         except Exception as error:  # noqa: BLE001 - each becomes an error that a poller knows
             raise_read_error(self._name, error)
@@ -202,6 +204,12 @@ class KeysetReader:
             f"{MOST_ROWS:,}",
             plan.definition.cursor_column,
         )
+
+
+def _cutter(plan: Plan, cut: Callable[[int], Position], following: CheckpointJson) -> Callable[[int], CheckpointJson]:
+    """Return what gives the checkpoint behind the first so many rows; what it says of the horizon is the page's."""
+    horizon = {name: part for name, part in following.items() if name == HORIZON}
+    return lambda count: {**checkpoint_after(plan, cut(count)), **horizon}
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
