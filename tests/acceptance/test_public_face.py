@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +34,19 @@ from azure_functions_db import (
     AsyncDbReader,
     AsyncDbSession,
     AsyncDbWriter,
+    BlobCheckpointStore,
     ConfigurationError,
     DbBindings,
     DbConfig,
     DbConnectionError,
+    DbError,
     DbOut,
     DbReader,
     DbSession,
     DbWriter,
     EngineProvider,
+    HandledFirst,
+    HandlerError,
     LostLeaseError,
     MemoryStateStore,
     NotFoundError,
@@ -49,13 +54,18 @@ from azure_functions_db import (
     PollTrigger,
     QueryError,
     RowChange,
+    RowsFailed,
     SourceConfigurationError,
     SqlAlchemySource,
     SqlStateStore,
+    StateStoreError,
     WriteError,
     get_db_metadata,
 )
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
 from azure_functions_db.trigger.runner import PollRunner
 from tests.acceptance.host import AppRefusedError, FunctionApp, timer
 
@@ -121,6 +131,11 @@ class Shop:
 @pytest.fixture
 def shop(database_url: str, provider: EngineProvider) -> Shop:
     return Shop(database_url, provider)
+
+
+@pytest.fixture
+def file_shop(sqlite_database: str, provider: EngineProvider) -> Shop:
+    return Shop(sqlite_database, provider)
 
 
 @pytest.fixture
@@ -315,11 +330,11 @@ class TestStatement3Context:
         for bindings in app.functions.values():
             assert [binding["name"] for binding in bindings] == ["timer"]
 
-    def test_every_parameter_that_asks_gets_it(self, shop: Shop) -> None:
-        shop.fill(1)
+    def test_every_parameter_that_asks_gets_it(self, file_shop: Shop) -> None:
+        file_shop.fill(1)
         got: list[Any] = []
 
-        @db.trigger(arg_name="events", source=shop.source(), checkpoint_store=MemoryStateStore())
+        @db.trigger(arg_name="events", source=file_shop.source(), checkpoint_store=MemoryStateStore())
         def handler(events: list[RowChange], context, other: PollContext | None = None) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
             got.extend([context, other])
 
@@ -402,10 +417,10 @@ class TestStatement5Out:
         asyncio.run(AsyncDbOut(**shop.place, table="items").set([{"id": 1, "name": "x"}]))
         assert shop.ids() == [1]
 
-    def test_there_is_one_for_all_calls_of_a_function(self, shop: Shop) -> None:
+    def test_there_is_one_for_all_calls_of_a_function(self, file_shop: Shop) -> None:
         seen: list[DbOut] = []
 
-        @db.output("out", **shop.place, table="items")
+        @db.output("out", **file_shop.place, table="items")
         def handler(req: int, out: DbOut) -> None:
             seen.append(out)
             out.set({"id": req, "name": "x"})
@@ -413,7 +428,7 @@ class TestStatement5Out:
         for key in (1, 2):
             handler(key)
         assert seen[0] is seen[1]
-        assert vars(seen[0]).keys() == vars(DbOut(**shop.place, table="items")).keys()
+        assert vars(seen[0]).keys() == vars(DbOut(**file_shop.place, table="items")).keys()
 
     def test_is_safe_under_concurrent_calls(self, shop: Shop) -> None:
         together = threading.Barrier(4)
@@ -490,8 +505,8 @@ class TestStatement6Input:
         with pytest.raises(NotFoundError, match="items"):
             handler(1)
 
-    def test_table_and_schema_beside_a_query_are_not_looked_at(self, shop: Shop) -> None:
-        @db.input("rows", **shop.place, query="SELECT 1 AS one", table="no_such_table", schema="nowhere")
+    def test_table_and_schema_beside_a_query_are_not_looked_at(self, file_shop: Shop) -> None:
+        @db.input("rows", **file_shop.place, query="SELECT 1 AS one", table="no_such_table", schema="nowhere")
         def handler(req: int, rows: Any) -> Any:
             return rows
 
@@ -629,9 +644,12 @@ class TestStatement7Tables:
             with pytest.raises(SourceConfigurationError, match=r"schema|key="):
                 SqlAlchemySource(url="sqlite://", cursor_column="id", pk_columns=["id"], **options)
 
-    def test_a_source_is_disposed_of_and_may_be_used_again(self, shop: Shop) -> None:
-        shop.fill(1)
-        source, engine = shop.source(), shop.place["engine_provider"].get_engine(DbConfig(connection_url=shop.url))
+    def test_a_source_is_disposed_of_and_may_be_used_again(self, file_shop: Shop) -> None:
+        file_shop.fill(1)
+        source, engine = (
+            file_shop.source(),
+            file_shop.place["engine_provider"].get_engine(DbConfig(connection_url=file_shop.url)),
+        )
         assert len(source.fetch(None, 10)) == 1
         pool = engine.pool
         source.dispose()
@@ -654,9 +672,9 @@ class TestStatement8Names:
         with pytest.raises(LostLeaseError):
             store.release_lease("never seen", lease)
 
-    def test_a_runner_ticks(self, shop: Shop) -> None:
-        shop.fill(1, 2)
-        trigger = PollTrigger(name="x", source=shop.source(), checkpoint_store=MemoryStateStore())
+    def test_a_runner_ticks(self, file_shop: Shop) -> None:
+        file_shop.fill(1, 2)
+        trigger = PollTrigger(name="x", source=file_shop.source(), checkpoint_store=MemoryStateStore())
         runner = PollRunner(trigger.settings)
         assert [runner.tick(lambda events: None), runner.tick(lambda events: None)] == [2, 0]
 
@@ -675,11 +693,11 @@ class TestStatement8Names:
 class TestStatement9Calls:
     """How a poll function is called, and what it returns."""
 
-    def test_a_function_without_a_host_parameter_takes_the_timer_by_place(self, shop: Shop) -> None:
-        shop.fill(1)
+    def test_a_function_without_a_host_parameter_takes_the_timer_by_place(self, file_shop: Shop) -> None:
+        file_shop.fill(1)
         seen: list[Any] = []
 
-        @db.trigger(arg_name="events", source=shop.source(), checkpoint_store=MemoryStateStore())
+        @db.trigger(arg_name="events", source=file_shop.source(), checkpoint_store=MemoryStateStore())
         def handler(events: list[RowChange]) -> None:
             seen.extend(events)
 
@@ -690,33 +708,33 @@ class TestStatement9Calls:
             handler(1, 2)
         assert list(inspect.signature(handler).parameters) == []
 
-    def test_so_does_an_async_one(self, shop: Shop) -> None:
-        shop.fill(1)
+    def test_so_does_an_async_one(self, file_shop: Shop) -> None:
+        file_shop.fill(1)
         seen: list[Any] = []
 
-        @db.trigger(arg_name="events", source=shop.source(), checkpoint_store=MemoryStateStore())
+        @db.trigger(arg_name="events", source=file_shop.source(), checkpoint_store=MemoryStateStore())
         async def handler(events: list[RowChange], context: PollContext) -> None:
             seen.extend(events)
 
         asyncio.run(handler("timer"))
         assert len(seen) == 1
 
-    def test_without_a_trigger_nothing_is_taken_that_nobody_asked_for(self, shop: Shop) -> None:
-        @db.inject_reader("reader", **shop.place)
+    def test_without_a_trigger_nothing_is_taken_that_nobody_asked_for(self, file_shop: Shop) -> None:
+        @db.inject_reader("reader", **file_shop.place)
         def handler(reader: DbReader) -> None: ...
 
         with pytest.raises(TypeError):
             handler(object())
 
-    def test_the_wrapper_returns_none_to_the_host_and_run_the_number(self, shop: Shop) -> None:
-        shop.fill(1, 2)
+    def test_the_wrapper_returns_none_to_the_host_and_run_the_number(self, file_shop: Shop) -> None:
+        file_shop.fill(1, 2)
 
-        @db.trigger(arg_name="events", source=shop.source(), checkpoint_store=MemoryStateStore())
+        @db.trigger(arg_name="events", source=file_shop.source(), checkpoint_store=MemoryStateStore())
         def handler(timer: Any, events: list[RowChange]) -> int:
             return len(events)
 
         assert handler(timer=None) is None
-        trigger = PollTrigger(name="x", source=shop.source(), checkpoint_store=MemoryStateStore())
+        trigger = PollTrigger(name="x", source=file_shop.source(), checkpoint_store=MemoryStateStore())
         assert trigger.run(timer=None, handler=lambda events: None) == 2
 
     def test_in_the_real_runtime_nothing_is_returned(self, tmp_path: Path) -> None:
@@ -737,3 +755,729 @@ class TestStatement9Calls:
         )
         with pytest.raises(AppRefusedError, match="timer"), FunctionApp(tmp_path, {"APP_DB": "sqlite://"}):
             pass
+
+
+class Notebook:
+    """What a handler was given, and in which calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+
+    @property
+    def keys(self) -> list[Any]:
+        return [key for call in self.calls for key in call]
+
+    def note(self, events: Sequence[RowChange]) -> list[Any]:
+        keys = [event.pk["id"] for event in events]
+        self.calls.append(keys)
+        return keys
+
+
+def tied(shop: Shop, count: int = 12) -> None:
+    """Make a table whose rows share their cursor by threes: version 0, 0, 0, 1, 1, 1 ..."""
+    shop.execute("CREATE TABLE tied (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, note VARCHAR(20))")
+    for key in range(count):
+        shop.execute("INSERT INTO tied VALUES (:id, :version, 'first')", id=key, version=key // 3)
+
+
+# Where a value that was passed may come again it is read again; else it is not.
+KINDS: list[dict[str, Any]] = [
+    {"table": "tied", "cursor_column": "version", "in_flight": "wait"},
+    {"table": "tied", "cursor_column": "version", "in_flight": "ignore"},
+    {"table": "tied", "cursor_column": "id", "in_flight": "wait"},
+    {"query": "SELECT id, version, note FROM tied", "table": None, "cursor_column": "version", "in_flight": "wait"},
+]
+
+
+class TestStatement10Progress:
+    """The checkpoint follows each row, or what the handler got through."""
+
+    def _poller(self, source: Any, store: Any, **options: Any) -> PollTrigger:
+        return PollTrigger(name="x", source=source, checkpoint_store=store, **options)
+
+    def test_row_by_row_is_one_call_each_within_one_lease(self, shop: Shop) -> None:
+        tied(shop)
+        book, store, positions = Notebook(), MemoryStateStore(), list[Any]()
+
+        def handle(events: list[RowChange], context: PollContext) -> None:
+            positions.append(store.load_checkpoint("x").get("cursor", {}).get("tiebreaker"))
+            book.note(events)
+
+        trigger = self._poller(shop.source(**KINDS[0]), store, commit="row", batch_size=5, max_batches_per_tick=2)
+        assert trigger.run(timer=None, handler=handle) == 10
+        assert book.calls == [[key] for key in range(10)]
+        assert positions == [None, *({"id": key} for key in range(9))]
+        document = store.inspect("x")
+        assert document is not None
+        assert document["lease"]["fencing_token"] == 1
+
+    def test_row_by_row_a_failure_costs_its_own_row_only(self, file_shop: Shop) -> None:
+        tied(file_shop)
+        book, store, is_down = Notebook(), MemoryStateStore(), [False, True]
+
+        def handle(events: list[RowChange]) -> None:
+            if book.note(events) == [4] and is_down.pop():
+                raise OwnError
+
+        trigger = self._poller(file_shop.source(**KINDS[0]), store, commit="row")
+        with pytest.raises(HandlerError):
+            trigger.run(timer=None, handler=handle)
+        trigger.run(timer=None, handler=handle)
+        assert book.keys == [0, 1, 2, 3, 4, 4, *range(5, 12)]
+
+    @pytest.mark.parametrize("how", ["returns", "raises"])
+    @pytest.mark.parametrize("kind", range(len(KINDS)))
+    def test_the_good_prefix_is_committed_and_the_rest_comes_in_order(self, shop: Shop, kind: int, how: str) -> None:
+        self._in_parts(shop, kind, how, is_async=False)
+
+    @pytest.mark.parametrize("how", ["returns", "raises"])
+    def test_so_it_is_for_an_async_handler(self, file_shop: Shop, how: str) -> None:
+        self._in_parts(file_shop, 0, how, is_async=True)
+
+    def _in_parts(self, shop: Shop, kind: int, how: str, *, is_async: bool) -> None:
+        tied(shop)
+        done, store, book = list[Any](), MemoryStateStore(), Notebook()
+
+        def handle(events: list[RowChange]) -> Any:
+            book.note(events)
+            good = min(len(events), 1 + len(book.calls) % 4)  # two, three, four, one ...
+            done.extend(event.pk["id"] for event in events[:good])
+            if good == len(events):
+                return None
+            if how == "returns":
+                return HandledFirst(good)
+            raise RowsFailed({events[good].event_id: "no good", events[-1].event_id: OwnError()})
+
+        async def handle_async(events: list[RowChange]) -> Any:
+            return handle(events)
+
+        for _ in range(12):
+            trigger = self._poller(shop.source(**KINDS[kind]), store, batch_size=5)
+            with nullcontext() if how == "returns" else suppress(HandlerError):
+                if is_async:
+                    asyncio.run(trigger.run_async(timer=None, handler=handle_async))
+                else:
+                    trigger.run(timer=None, handler=handle)
+        assert done == list(range(12)), "each row once, in order, none skipped"
+
+    def test_naming_failed_rows_still_fails_the_function(self, file_shop: Shop) -> None:
+        tied(file_shop)
+
+        @db.trigger(arg_name="events", source=file_shop.source(**KINDS[0]), checkpoint_store=MemoryStateStore())
+        def handler(timer: Any, events: list[RowChange]) -> None:
+            raise RowsFailed({events[3].event_id: "no good"})
+
+        with pytest.raises(HandlerError) as failed:
+            handler(timer=None)
+        assert isinstance(failed.value.__cause__, RowsFailed)
+
+    def test_a_decorated_function_may_return_how_far_it_got(self, file_shop: Shop) -> None:
+        tied(file_shop)
+        book = Notebook()
+
+        @db.trigger(arg_name="events", source=file_shop.source(**KINDS[0]), checkpoint_store=MemoryStateStore())
+        def handler(timer: Any, events: list[RowChange]) -> HandledFirst:
+            book.note(events)
+            return HandledFirst(min(4, len(events)))
+
+        for _ in range(3):
+            assert handler(timer=None) is None
+        assert book.calls == [list(range(12)), list(range(4, 12)), list(range(8, 12))]
+
+    @pytest.mark.parametrize("returned", [True, False, 0, 3, [], "x", {"handled": 2}, object()])
+    def test_what_else_a_handler_returns_means_nothing(self, file_shop: Shop, returned: Any) -> None:
+        tied(file_shop)
+        trigger = self._poller(file_shop.source(**KINDS[0]), MemoryStateStore())
+        assert trigger.run(timer=None, handler=lambda events: returned) == 12
+        assert trigger.run(timer=None, handler=lambda events: returned) == 0
+
+    @pytest.mark.parametrize("count", [-1, 0, 13])
+    def test_an_impossible_number_fails_and_moves_nothing(self, file_shop: Shop, count: int) -> None:
+        tied(file_shop)
+        store = MemoryStateStore()
+        with pytest.raises(HandlerError, match=r"HandledFirst\(count=-?\d+\) for 12"):
+            self._poller(file_shop.source(**KINDS[0]), store).run(
+                timer=None, handler=lambda events: HandledFirst(count)
+            )
+        assert store.load_checkpoint("x").get("cursor") is None
+
+    @pytest.mark.parametrize("count", [True, 1.0, None, "3"])
+    def test_no_number_is_refused_where_it_is_made(self, count: Any) -> None:
+        with pytest.raises(TypeError, match="number of events"):
+            HandledFirst(count)
+
+    @pytest.mark.parametrize("how", ["returns", "raises"])
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_in_a_transaction_the_prefix_has_its_effects_once(self, shop: Shop, how: str, is_async: bool) -> None:
+        tied(shop)
+        shop.execute("CREATE TABLE copies (id INTEGER NOT NULL)")
+        state = SqlStateStore(**shop.place)
+
+        def limit(events: list[RowChange]) -> Any:
+            if len(events) <= 4:
+                return None
+            if how == "returns":
+                return HandledFirst(4)
+            raise RowsFailed({events[4].event_id: "no good"})
+
+        @db.trigger(
+            arg_name="events",
+            name="x",
+            source=shop.source(**KINDS[1]),
+            checkpoint_store=state,
+            transactional=True,
+            batch_size=6,
+        )
+        @db.inject_writer("copies", **shop.place, table="copies")
+        def plain(events: list[RowChange], copies: DbWriter) -> Any:
+            copies.insert_many(rows=[{"id": event.pk["id"]} for event in events])
+            return limit(events)
+
+        @db.trigger(
+            arg_name="events",
+            name="x",
+            source=shop.source(**KINDS[1]),
+            checkpoint_store=state,
+            transactional=True,
+            batch_size=6,
+        )
+        @db.inject_writer("copies", **shop.place, table="copies")
+        async def awaited(events: list[RowChange], copies: AsyncDbWriter) -> Any:
+            await copies.insert_many(rows=[{"id": event.pk["id"]} for event in events])
+            return limit(events)
+
+        for _ in range(5):
+            with nullcontext() if how == "returns" else suppress(HandlerError):
+                asyncio.run(awaited()) if is_async else plain()
+        assert [row[0] for row in shop.execute("SELECT id FROM copies ORDER BY id")] == list(range(12))
+
+    def test_a_row_that_changes_under_the_handler_comes_again(self, shop: Shop) -> None:
+        tied(shop, 6)
+        book, store, notes = Notebook(), MemoryStateStore(), list[tuple[Any, str]]()
+
+        def handle(events: list[RowChange]) -> Any:
+            book.note(events)
+            notes.extend((event.pk["id"], (event.after or {})["note"]) for event in events)
+            if len(book.calls) > 1:
+                return None
+            shop.execute("UPDATE tied SET note = 'second' WHERE id = 1")  # the cursor stays as it is
+            return HandledFirst(2)
+
+        trigger = self._poller(shop.source(**KINDS[0]), store, max_batches_per_tick=9)
+        for _ in range(3):
+            trigger.run(timer=None, handler=handle)
+        assert (1, "second") in notes
+        assert set(book.keys) == set(range(6))
+
+    @pytest.mark.parametrize("how", ["goes", "moves", "comes"])
+    def test_rows_that_come_and_go_under_the_handler_do_no_harm(self, shop: Shop, how: str) -> None:
+        tied(shop, 6)
+        book, store = Notebook(), MemoryStateStore()
+        change = {
+            "goes": "DELETE FROM tied WHERE id = 1",
+            "moves": "UPDATE tied SET version = 9 WHERE id = 1",
+            "comes": "INSERT INTO tied VALUES (-1, 0, 'late')",
+        }[how]
+
+        def handle(events: list[RowChange]) -> Any:
+            book.note(events)
+            if len(book.calls) > 1:
+                return None
+            shop.execute(change)
+            return HandledFirst(3)
+
+        trigger = self._poller(shop.source(**KINDS[0]), store, max_batches_per_tick=9)
+        for _ in range(3):
+            trigger.run(timer=None, handler=handle)
+        assert set(book.keys) >= set(range(6))
+        rest = [key for call in book.calls[1:] for key in call]
+        assert rest == {"goes": [3, 4, 5], "moves": [3, 4, 5, 1], "comes": [-1, 3, 4, 5]}[how]
+
+    @pytest.mark.parametrize("is_whole", [False, True])
+    def test_a_stream_goes_on_behind_the_prefix_or_behind_a_whole_transaction(self, is_whole: bool) -> None:
+        log, store, book = MemoryLog(), MemoryStateStore(), Notebook()
+        for start in (0, 3, 6):
+            log.commit(*((start + n, {"id": start + n}) for n in range(3)))
+
+        def handle(events: list[RowChange]) -> Any:
+            book.note(events)
+            return HandledFirst(4) if len(book.calls) == 1 else None
+
+        source = MemoryStreamSource(log, whole_transactions=is_whole)
+        trigger = self._poller(source, store, batch_size=9)
+        for _ in range(2):
+            trigger.run(timer=None, handler=handle)
+        assert book.calls == [list(range(9)), list(range(3 if is_whole else 4, 9))]
+
+    def test_inside_a_transaction_that_must_stay_whole_there_is_no_way_to_stand(self) -> None:
+        log, store = MemoryLog(), MemoryStateStore()
+        log.commit(*((n, {"id": n}) for n in range(3)))
+        trigger = self._poller(MemoryStreamSource(log, whole_transactions=True), store)
+        with pytest.raises(HandlerError, match="cannot stand"):
+            trigger.run(timer=None, handler=lambda events: HandledFirst(2))
+        assert trigger.run(timer=None, handler=lambda events: None) == 3
+
+    def test_a_small_source_of_somebodys_own_can_do_it_too(self) -> None:
+        class Counting(Idle):
+            def fetch(self, cursor: Any, batch_size: int) -> list[dict[str, Any]]:
+                start = 0 if cursor is None else cursor[0] + 1
+                return [{"id": n} for n in range(start, min(9, start + batch_size))]
+
+        book, store = Notebook(), MemoryStateStore()
+
+        def handle(events: list[RowChange]) -> Any:
+            book.note(events)
+            return HandledFirst(2) if len(book.calls) == 1 else None
+
+        trigger = self._poller(Counting(), store, batch_size=4)
+        for _ in range(4):
+            trigger.run(timer=None, handler=handle)
+        assert book.calls == [[0, 1, 2, 3], [2, 3, 4, 5], [6, 7, 8]]
+
+    def test_beside_a_quarantine_failed_rows_are_put_aside_and_a_prefix_is_kept(self, file_shop: Shop) -> None:
+        tied(file_shop)
+        book, sink = Notebook(), MemoryQuarantine()
+
+        def handle(events: list[RowChange]) -> Any:
+            keys = book.note(events)
+            if 4 in keys:
+                raise RowsFailed({events[keys.index(4)].event_id: "no good"})
+            return HandledFirst(1) if len(events) > 3 else None
+
+        trigger = self._poller(file_shop.source(**KINDS[0]), MemoryStateStore(), quarantine=sink, max_attempts=1)
+        for _ in range(12):
+            trigger.run(timer=None, handler=handle)
+        assert [entry.event["pk"] for entry in sink.entries()] == [{"id": 4}]
+        assert set(book.keys) == set(range(12))
+
+    def test_it_costs_one_read_and_one_commit(self, file_shop: Shop) -> None:
+        tied(file_shop)
+        source, store = CountedSource(file_shop.source(**KINDS[0])), CountedStore()
+        self._poller(source, store).run(timer=None, handler=lambda events: HandledFirst(5))
+        assert (source.reads, store.commits) == (1, 1)
+
+
+class CountedSource:
+    """Counts how often it is read."""
+
+    def __init__(self, source: SqlAlchemySource) -> None:
+        self._source = source
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    source_descriptor = property(lambda self: self._source.source_descriptor)
+    validate = acknowledge = close = lambda self, *_: None
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def fetch_changes(self, checkpoint: Any, limit: int) -> Any:
+        """Read, and count it."""
+        self.reads += 1
+        return self._source.fetch_changes(checkpoint, limit)
+
+
+class CountedStore(MemoryStateStore):
+    """Counts how often a checkpoint is loaded after a look, which only a doubtful commit needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = 0
+
+    def take(self, state: Any, ttl_seconds: float) -> Any:
+        """Take the lease and count what is committed under it."""
+        held = super().take(state, ttl_seconds)
+        commit = held.commit
+
+        def counted(checkpoint: Any, *, release: bool = False) -> bool:
+            self.commits += 1
+            return commit(checkpoint, release=release)
+
+        held.commit = counted  # type: ignore[method-assign]
+        return held
+
+
+class Farm:
+    """A table of rows of several tenants, polled by functions with any number of partitions."""
+
+    def __init__(self, shop: Shop, *, text_keys: bool = False, ties: int = 1) -> None:
+        self.shop = shop
+        self.ties = ties
+        self.made = 0
+        self.text_keys = text_keys
+        kind = "VARCHAR(20)" if text_keys else "INTEGER"
+        shop.execute(f"CREATE TABLE farm (id {kind} PRIMARY KEY, version INTEGER NOT NULL, tenant VARCHAR(20))")
+
+    def grow(self, count: int) -> None:
+        engine = create_engine(self.shop.url)
+        with engine.begin() as connection:
+            for _ in range(count):
+                n = self.made
+                row = {"id": self.key(n), "version": n // self.ties, "tenant": None if n % 7 == 6 else f"t{n % 7}"}
+                connection.execute(text("INSERT INTO farm VALUES (:id, :version, :tenant)"), row)
+                self.made += 1
+        engine.dispose()
+
+    def key(self, n: int) -> Any:
+        return f"k{n}" if self.text_keys else n
+
+    @property
+    def keys(self) -> set[Any]:
+        return {self.key(n) for n in range(self.made)}
+
+    def source(self, **options: Any) -> SqlAlchemySource:
+        return self.shop.source(table="farm", cursor_column="version", **options)
+
+    def polled(self, partitions: int, store: Any, seen: list[RowChange], **options: Any) -> Any:
+        lock = threading.Lock()
+        defaults: dict[str, Any] = {"batch_size": 3, "max_batches_per_tick": 1, "partition": lambda number: number}
+        if partitions == 1:
+            defaults.pop("partition")
+
+        @db.trigger(
+            arg_name="events",
+            name="farm",
+            source=self.source(),
+            checkpoint_store=store,
+            partitions=partitions,
+            **(defaults | options),
+        )
+        def handler(number: int, events: list[RowChange]) -> None:
+            with lock:
+                seen.extend(events)
+
+        return handler
+
+
+def keys_of(events: Sequence[RowChange]) -> list[Any]:
+    return [event.pk["id"] for event in events]
+
+
+class TestStatement11Partitions:
+    """Rows are shared out by key, by column and by table; another number keeps the positions."""
+
+    @pytest.mark.parametrize("by", ["tenant", "version", ["tenant", "version"]])
+    def test_rows_that_are_alike_in_a_column_stay_together(self, shop: Shop, by: Any) -> None:
+        farm = Farm(shop, ties=2)
+        farm.grow(40)
+        shares: dict[str, set[Any]] = {}
+        seen: list[RowChange] = []
+
+        @db.trigger(
+            arg_name="events",
+            source=farm.source(),
+            checkpoint_store=MemoryStateStore(),
+            partitions=3,
+            partition_by=by,
+            name="farm",
+        )
+        def handler(events: list[RowChange], context: PollContext) -> None:
+            columns = [by] if isinstance(by, str) else by
+            told = {tuple((event.after or {})[name] for name in columns) for event in events}
+            shares.setdefault(context.poller_name, set()).update(told)
+            seen.extend(events)
+
+        handler()
+        assert sorted(keys_of(seen)) == sorted(farm.keys)
+        assert len(shares) > 1
+        all_values = [value for values in shares.values() for value in values]
+        assert len(all_values) == len(set(all_values)), "a value is in one partition"
+
+    def test_the_column_need_not_be_among_the_columns_that_are_wanted(self, file_shop: Shop) -> None:
+        farm = Farm(file_shop)
+        farm.grow(20)
+        shares = [farm.source(columns=["id"], partition=(index, 2), partition_by="tenant") for index in range(2)]
+        rows = [row for share in shares for row in share.fetch(None, 100)]
+        assert sorted(row["id"] for row in rows) == list(range(20))
+
+    def test_what_cannot_be_is_refused_where_it_is_written(self, file_shop: Shop) -> None:
+        options: dict[str, Any] = {"arg_name": "events", "checkpoint_store": MemoryStateStore(), "name": "x"}
+        with pytest.raises(ConfigurationError, match="give partitions= too"):
+            db.trigger(source=file_shop.source(), partition_by="tenant", **options)(lambda events: None)
+        with pytest.raises(SourceConfigurationError, match="partition_by="):
+            file_shop.source(partition_by=[])
+        with pytest.raises(SourceConfigurationError, match="no column 'nowhere'"):
+            file_shop.source(partition=(0, 2), partition_by="nowhere").fetch(None, 1)
+        with pytest.raises(ConfigurationError, match="cannot be partitioned"):
+            db.trigger(source=Idle(), partitions=2, **options)(lambda events: None)
+
+    @pytest.mark.parametrize("partitions", [1, 2])
+    def test_one_trigger_polls_several_tables(self, file_shop: Shop, partitions: int) -> None:
+        for table, first in (("orders_eu", 0), ("orders_us", 10)):
+            file_shop.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)")
+            for key in range(first, first + 5):
+                file_shop.execute(f"INSERT INTO {table} VALUES ({key})")
+        store, seen, names = MemoryStateStore(), list[RowChange](), set[str]()
+
+        @db.trigger(
+            arg_name="events",
+            name="orders",
+            source={region: file_shop.source(table=f"orders_{region}") for region in ("eu", "us")},
+            checkpoint_store=store,
+            partitions=partitions,
+        )
+        def handler(events: list[RowChange], context: PollContext) -> None:
+            seen.extend(events)
+            names.add(context.poller_name)
+
+        for _ in range(2):
+            handler()
+        assert sorted(keys_of(seen)) == [*range(5), *range(10, 15)]
+        regions = {
+            event.source.name: set(keys_of([each for each in seen if each.source == event.source])) for event in seen
+        }
+        assert regions == {"orders_eu": set(range(5)), "orders_us": set(range(10, 15))}
+        expected = {"orders-eu", "orders-us"}
+        if partitions == 2:
+            expected = {f"{name}-{index}-of-2" for name in expected for index in (1, 2)}
+        assert names == expected == set(store.poller_names())
+
+    def test_sources_with_names_may_stand_in_a_list(self, file_shop: Shop) -> None:
+        file_shop.fill(1)
+        seen: list[RowChange] = []
+
+        @db.trigger(
+            arg_name="events",
+            source=[file_shop.source(), file_shop.source(name="again")],
+            checkpoint_store=MemoryStateStore(),
+        )
+        def both(events: list[RowChange]) -> None:
+            seen.extend(events)
+
+        both()
+        assert {event.source.name for event in seen} == {"items", "again"}
+
+    @pytest.mark.parametrize("sources", [[], {}, [Idle()], {"": Idle()}])
+    def test_sources_that_cannot_be_told_apart_are_refused(self, sources: Any) -> None:
+        with pytest.raises(ConfigurationError, match="name"):
+            db.trigger(arg_name="events", source=sources, checkpoint_store=MemoryStateStore())(lambda events: None)
+        twins = [SqlAlchemySource(url="sqlite://", table="t", cursor_column="id", pk_columns=["id"])] * 2
+        with pytest.raises(ConfigurationError, match="all of them different"):
+            db.trigger(arg_name="events", source=twins, checkpoint_store=MemoryStateStore())(lambda events: None)
+
+    @pytest.mark.parametrize("ties", [1, 4])
+    @pytest.mark.parametrize("text_keys", [False, True])
+    @pytest.mark.parametrize(("old", "new"), [(4, 6), (6, 4), (1, 4), (4, 1), (2, 4), (4, 2), (3, 5), (5, 3)])
+    def test_another_number_keeps_the_positions_and_loses_no_row(
+        self, sqlite_database: str, provider: EngineProvider, old: int, new: int, text_keys: bool, ties: int
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider), text_keys=text_keys, ties=ties)
+        farm.grow(60)
+        store, before, after = MemoryStateStore(), list[RowChange](), list[RowChange]()
+        first = farm.polled(old, store, before)
+        for share in range(old):
+            for _ in range(1 + share):  # each share gets to another place
+                first(share)
+        handled = {share: store.load_checkpoint(name) for share, name in enumerate(store.poller_names())}
+        assert all(checkpoint.get("cursor") for checkpoint in handled.values())
+        farm.grow(20)
+        second = farm.polled(new, store, after, max_batches_per_tick=99)
+        for share in range(new):
+            second(share)
+        assert {*keys_of(before), *keys_of(after)} == farm.keys
+        again = set(keys_of(before)) & set(keys_of(after))
+        assert len(again) < len(set(keys_of(before))), "positions were kept"
+        if new % old == 0 and not (text_keys and old > 1):
+            assert again == set(), "each new share lies within an old one"
+
+    def test_a_change_that_comes_twice_has_the_same_id(self, sqlite_database: str, provider: EngineProvider) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(30)
+        ids: list[dict[Any, str]] = []
+        for partitions in (1, 3, 4):
+            seen: list[RowChange] = []
+            polled = farm.polled(partitions, MemoryStateStore(), seen, max_batches_per_tick=99)
+            for share in range(partitions):
+                polled(share)
+            ids.append({event.pk["id"]: event.event_id for event in seen})
+        assert ids[0] == ids[1] == ids[2]
+
+    def test_there_and_back_again_is_no_replay(self, sqlite_database: str, provider: EngineProvider) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(24)
+        store = MemoryStateStore()
+        counts = []
+        for partitions in (4, 6, 4, 2, 4):
+            seen: list[RowChange] = []
+            polled = farm.polled(partitions, store, seen, max_batches_per_tick=99)
+            for share in range(partitions):
+                polled(share)
+            counts.append(len(set(keys_of(seen))))
+            farm.grow(6)
+        # Beside what is new, only the rows at and above the lowest of the old positions come again.
+        assert counts[0] == 24
+        assert all(count <= 6 + 6 for count in counts[1:])
+
+    def test_old_and_new_may_run_beside_each_other(self, sqlite_database: str, provider: EngineProvider) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(30)
+        store, seen = MemoryStateStore(), list[RowChange]()
+        old, new = farm.polled(4, store, seen), farm.polled(6, store, seen)
+        for turn in range(40):
+            old(turn % 4)
+            new(turn % 6)
+            farm.grow(1)
+        drain = farm.polled(6, store, seen, max_batches_per_tick=99)
+        for share in range(6):
+            drain(share)
+        assert set(keys_of(seen)) == farm.keys
+
+    @pytest.mark.parametrize("fault", [Fault.UNREACHABLE, Fault.LOST_REPLY, Fault.REFUSED_RETRY])
+    @pytest.mark.parametrize("operation", ["read", "create", "replace", "pollers"])
+    @pytest.mark.parametrize("after", range(3))
+    def test_a_fault_at_any_request_of_the_change_loses_no_row(
+        self, sqlite_database: str, provider: EngineProvider, fault: Fault, operation: Any, after: int
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(30)
+        store, seen = FaultyStateStore(), list[RowChange]()
+        old = farm.polled(4, store, seen)
+        for share in range(4):
+            old(share)
+        new = farm.polled(3, store, seen, max_batches_per_tick=99)
+        for share in range(after):
+            new(share)
+        store.faults.plan(operation, fault, fault)
+        for share in (0, 0, 1, 2):
+            with suppress(DbError):
+                new(share)
+        store.faults.clear()
+        again = farm.polled(3, store, seen, max_batches_per_tick=99)
+        for share in range(3):
+            again(share)
+        assert set(keys_of(seen)) == farm.keys
+
+    def test_a_handler_that_fails_at_first_loses_no_row(self, sqlite_database: str, provider: EngineProvider) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(30)
+        store, seen = MemoryStateStore(), list[RowChange]()
+        old = farm.polled(4, store, seen, max_batches_per_tick=2)
+        for share in range(4):
+            old(share)
+
+        @db.trigger(arg_name="events", name="farm", source=farm.source(), checkpoint_store=store, partitions=3)
+        def failing(events: list[RowChange]) -> None:
+            raise OwnError
+
+        with pytest.raises(BaseExceptionGroup):
+            failing()
+        again: list[RowChange] = []
+        polled = farm.polled(3, store, again, max_batches_per_tick=99)
+        for share in range(3):
+            polled(share)
+        assert {*keys_of(seen), *keys_of(again)} == farm.keys
+        assert len(set(keys_of(seen)) & set(keys_of(again))) < len(seen)
+
+    def test_a_share_that_never_ran_lets_its_rows_begin_anew(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(24)
+        store, seen = MemoryStateStore(), list[RowChange]()
+        old = farm.polled(4, store, seen, max_batches_per_tick=99)
+        for share in (0, 1, 2):
+            old(share)
+        after: list[RowChange] = []
+        new = farm.polled(2, store, after, max_batches_per_tick=99)
+        for share in range(2):
+            new(share)
+        assert {*keys_of(seen), *keys_of(after)} == farm.keys
+        assert {key % 2 for key in set(keys_of(seen)) & set(keys_of(after))} <= {0, 1}
+
+    def test_cursors_whose_order_only_the_database_knows_begin_anew(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        shop = Shop(sqlite_database, provider)
+        shop.fill(*range(9))
+        store, seen = MemoryStateStore(), list[RowChange]()
+        for partitions in (2, 3):
+
+            @db.trigger(
+                arg_name="events",
+                name="x",
+                source=shop.source(cursor_column="name"),
+                checkpoint_store=store,
+                partitions=partitions,
+                max_batches_per_tick=99,
+            )
+            def handler(events: list[RowChange]) -> None:
+                seen.extend(events)
+
+            handler()
+        assert set(keys_of(seen)) == set(range(9))
+
+    def test_a_changed_source_is_not_taken_for_the_old_one(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(12)
+        store, seen = MemoryStateStore(), list[RowChange]()
+        farm.polled(2, store, seen, max_batches_per_tick=99)(0)
+        after: list[RowChange] = []
+
+        @db.trigger(
+            arg_name="events",
+            name="farm",
+            source=farm.source(where="version >= 0"),
+            checkpoint_store=store,
+            partitions=3,
+            max_batches_per_tick=99,
+        )
+        def handler(events: list[RowChange]) -> None:
+            after.extend(events)
+
+        handler()
+        assert set(keys_of(after)) == farm.keys
+
+    def test_on_every_database_and_in_a_blob_container(
+        self, shop: Shop, azurite: str, blob_container: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STORAGE", azurite)
+        farm = Farm(shop, ties=3)
+        farm.grow(30)
+        seen: list[RowChange] = []
+        for partitions in (2, 3):
+            store = BlobCheckpointStore(connection="STORAGE", container=blob_container, app_name="farm")
+            polled = farm.polled(partitions, store, seen, batch_size=4, max_batches_per_tick=2)
+            for share in range(partitions):
+                polled(share)
+        store = BlobCheckpointStore(connection="STORAGE", container=blob_container, app_name="farm")
+        polled = farm.polled(5, store, seen, max_batches_per_tick=99)
+        for share in range(5):
+            polled(share)
+        assert set(keys_of(seen)) == farm.keys
+
+    def test_steady_partitions_cost_no_request_more(self, sqlite_database: str, provider: EngineProvider) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(6)
+        store = FaultyStateStore()
+        polled = farm.polled(2, store, [], max_batches_per_tick=9)
+        for _ in range(5):
+            polled(0)
+            polled(1)
+        assert store.faults.calls["pollers"] == 1, "other numbers are looked for once in a process"
+        farm.polled(1, store, [], max_batches_per_tick=9)(0)
+        store.faults.calls.clear()
+        farm.polled(1, store, [])(0)
+        assert store.faults.calls["pollers"] == 0, "a poller without partitions that has a position does not look"
+
+    @pytest.mark.parametrize("partitions", [1, 2])
+    def test_a_store_that_may_not_list_stops_new_partitions_only(
+        self, sqlite_database: str, provider: EngineProvider, partitions: int
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(6)
+        store, seen = FaultyStateStore(), list[RowChange]()
+        store.faults.plan("pollers", Fault.UNREACHABLE)
+        polled = farm.polled(partitions, store, seen)
+        if partitions == 1:
+            polled(0)
+        else:
+            with pytest.raises(StateStoreError):
+                polled(0)
+            polled(0)
+            store.faults.plan("pollers", Fault.UNREACHABLE)
+            farm.polled(2, store, seen)(0)
+        assert seen

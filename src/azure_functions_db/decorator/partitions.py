@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from functools import cached_property, partial
 from math import gcd
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from azure_functions_db.core.errors import ConfigurationError, FingerprintMismatchError
+from azure_functions_db.core.errors import ConfigurationError, FingerprintMismatchError, StateStoreError
 from azure_functions_db.core.ports import ListsPollers, Partitionable
 from azure_functions_db.decorator.polling import may_steal
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.poll import PollTrigger
 
     Shares = dict[int, Position]
+
+
+_logger = logging.getLogger("azure_functions_db")
 
 
 @runtime_checkable
@@ -118,7 +122,15 @@ class Repartition:
         # To look costs a request, which a poller that never had partitions is spared.
         if not isinstance(self._store, ListsPollers) or (has_own and self._count == 1):
             return checkpoint
-        for reached in self._reached(index):
+        try:
+            candidates = list(self._reached(index))
+        except StateStoreError as failure:
+            if self._count > 1 and not has_own:
+                raise  # to begin anew instead would be a replay of everything
+            self._known = {}
+            _logger.info("Poller %r does not look for earlier partitions: %s", self._name, failure)
+            return checkpoint
+        for reached in candidates:
             if self._source.is_behind(checkpoint, reached):
                 checkpoint = reached
         return checkpoint
