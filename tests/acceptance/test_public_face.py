@@ -63,6 +63,7 @@ from azure_functions_db import (
     get_db_metadata,
 )
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
@@ -1481,3 +1482,34 @@ class TestStatement11Partitions:
             store.faults.plan("pollers", Fault.UNREACHABLE)
             farm.polled(2, store, seen)(0)
         assert seen
+
+    def test_what_an_operator_has_reset_stays_there(self, sqlite_database: str, provider: EngineProvider) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(12)
+        store = MemoryStateStore()
+        for partitions in (3, 2):
+            polled = farm.polled(partitions, store, [], max_batches_per_tick=99)
+            for share in range(partitions):
+                polled(share)
+        store.reset_to_beginning("farm-1-of-2")
+        store.reset_to_cursor("farm-2-of-2", 4, {"id": 4})
+        seen: list[RowChange] = []
+        polled = farm.polled(2, store, seen, max_batches_per_tick=99)
+        for share in range(2):
+            polled(share)
+        assert sorted(keys_of(seen)) == sorted([*range(0, 12, 2), *range(5, 12, 2)])
+
+    def test_a_crash_between_taking_the_lease_and_taking_over_is_made_good(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(12)
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        farm.polled(1, store, [], max_batches_per_tick=99)(0)
+        store.acquire_lease("farm-1-of-2", 60)  # by an instance that is never heard of again
+        clock.advance(3600)
+        farm.grow(2)
+        seen: list[RowChange] = []
+        farm.polled(2, store, seen, max_batches_per_tick=99)(0)
+        assert keys_of(seen) == [12]

@@ -256,6 +256,9 @@ class ListsPollers(Protocol):
     def poller_names(self) -> Sequence[str]:
         """Return the pollers of this app that have a state."""
 
+    def inspect(self, poller_name: str) -> Mapping[str, Any] | None:
+        """Return a poller's document as its JSON has it; None where there is none."""
+
     def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
         """Read the state of one; `FingerprintMismatchError` when it belongs to another definition."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
 import threading
@@ -17,10 +18,10 @@ from azure_functions_db.decorator.polling import may_steal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from azure_functions_db.core.types import Position
+    from azure_functions_db.core.types import CheckpointJson, Position
     from azure_functions_db.trigger.poll import PollTrigger
 
-    Shares = dict[int, Position]
+    Shares = dict[int, CheckpointJson]
 
 
 _logger = logging.getLogger("azure_functions_db")
@@ -106,6 +107,7 @@ class Repartition:
     A position says that everything of its share up to there was handled, by whomever, and stays true.
     A row is in the same share of two numbers when its number has both remainders. So a share may begin
     at the lowest position of those that have rows of it; the furthest of all that is known will do.
+    What an operator has reset stays where it was put.
     """
 
     def __init__(self, name: str, source: Any, count: int, by: str | Sequence[str] | None, store: Any) -> None:
@@ -116,38 +118,49 @@ class Repartition:
         self._store = store
         self._lock = threading.Lock()
 
-    def carried(self, index: int, checkpoint: Position) -> Position:
-        """Return the furthest position of a share: its own, or one that other numbers of partitions have reached."""
+    def carried(self, index: int, checkpoint: CheckpointJson) -> Position | None:
+        """Return the furthest position that others have reached for a share; None where its own is to be kept."""
         has_own = checkpoint.get("cursor") is not None
         # To look costs a request, which a poller that never had partitions is spared.
         if not isinstance(self._store, ListsPollers) or (has_own and self._count == 1):
-            return checkpoint
+            return None
         try:
-            candidates = list(self._reached(index))
+            return self._furthest(index, checkpoint)
         except StateStoreError as failure:
             if self._count > 1 and not has_own:
                 raise  # to begin anew instead would be a replay of everything
             self._known = {}
             _logger.info("Poller %r does not look for earlier partitions: %s", self._name, failure)
-            return checkpoint
-        for reached in candidates:
-            if self._source.is_behind(checkpoint, reached):
-                checkpoint = reached
-        return checkpoint
+            return None
 
-    def _reached(self, index: int) -> Iterator[Position]:
+    def _furthest(self, index: int, checkpoint: CheckpointJson) -> Position | None:
+        furthest: Position | None = None
+        for covering in self._covering(index):
+            reached = self._source.lowest(covering)
+            if reached and _were_written_after(checkpoint, covering):
+                known = checkpoint if furthest is None else furthest
+                furthest = reached if self._source.is_behind(known, reached) else furthest
+        return None if furthest is not None and self._was_reset(index, checkpoint) else furthest
+
+    def _covering(self, index: int) -> Iterator[list[CheckpointJson]]:
+        """Return, for each other number, the checkpoints of the shares that have rows of this one."""
         with self._lock:
             known = self._known
         for count, shares in known.items():
             step = gcd(self._count, count)
-            covering = [shares.get(other, {}) for other in range(index % step, count, step)]
-            lowest = self._source.lowest(covering)
-            if lowest:
-                yield lowest
+            yield [shares.get(other, {}) for other in range(index % step, count, step)]
+
+    def _was_reset(self, index: int, checkpoint: CheckpointJson) -> bool:
+        """Tell whether somebody has put a share to the beginning; one that has begun and crashed left its lease."""
+        document = self._store.inspect(partition_name(self._name, index, self._count))
+        if checkpoint.get("cursor") is not None or document is None:
+            return False
+        lease = document["lease"]
+        return lease is None or lease["expires_at"] <= lease["heartbeat_at"]
 
     @cached_property
     def _known(self) -> dict[int, Shares]:
-        """The positions of the shares by their numbers, for each other number of partitions that has left any."""
+        """The checkpoints of the shares by their numbers, for each other number of partitions that has left any."""
         known: dict[int, Shares] = {}
         for name in {self._name, *self._store.poller_names()}:
             share = self._share_of(name)
@@ -161,10 +174,21 @@ class Repartition:
         found = re.fullmatch(rf"{re.escape(self._name)}-([1-9]\d{{0,5}})-of-([1-9]\d{{0,5}})", name)
         return None if found is None else (int(found[1]) - 1, int(found[2]))
 
-    def _looked_at(self, name: str, index: int, count: int) -> Position:
+    def _looked_at(self, name: str, index: int, count: int) -> CheckpointJson:
         source = self._source if count == 1 else self._source.partitioned(index, count, self._by)
         try:
-            looked: Position = self._store.look(name, source.source_descriptor.fingerprint).checkpoint
+            looked: CheckpointJson = self._store.look(name, source.source_descriptor.fingerprint).checkpoint
         except FingerprintMismatchError:
             return {}  # of another definition: it tells nothing of this one
         return looked
+
+
+def _were_written_after(own: CheckpointJson, others: Sequence[CheckpointJson]) -> bool:
+    """Tell whether others went on when a poller no longer did; an operator's reset has no time, and counts as new."""
+    if own.get("cursor") is None:
+        return True
+    times = [each.get("updated_at") for each in (own, *others)]
+    if None in times:
+        return False
+    stopped, *later = (dt.datetime.fromisoformat(str(at)) for at in times)
+    return all(stopped < at for at in later)

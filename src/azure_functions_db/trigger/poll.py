@@ -18,7 +18,7 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
-from azure_functions_db.core.types import Position  # noqa: TC001 - read below
+from azure_functions_db.core.types import CheckpointJson, Position  # noqa: TC001 - read below
 from azure_functions_db.trigger.adapters import full_source
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.isolation import IsolatingTick
@@ -113,8 +113,8 @@ class TriggerOptions(PollOptions, total=False):
         Option(None, "Who handles the changes, for those who remember that; the poller's name unless given."),
     ]
     carried: Annotated[
-        Callable[[Position], Position] | None,
-        Option(None, "Returns where to go on from a stored position: further, where others were for the same rows."),
+        Callable[[CheckpointJson], Position | None] | None,
+        Option(None, "Returns where to go on instead of at a stored checkpoint; None: right there."),
     ]
     may_steal: Annotated[
         Callable[[], bool], Option(always, "Asked before the lease of a holder who vanished is taken over.")
@@ -161,7 +161,7 @@ class PollSettings:
     commit: Literal["batch", "row"]
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
-    carried: Callable[[Position], Position] | None
+    carried: Callable[[CheckpointJson], Position | None] | None
     may_steal: Callable[[], bool]
     now: Callable[[], dt.datetime]
     monotonic: Callable[[], float]

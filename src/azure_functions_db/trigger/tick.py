@@ -158,9 +158,9 @@ class Tick:
 
     def _take_over(self) -> bool:
         """Go on from where others have been for the same rows, if that is further; False when the lease is taken."""
-        carried, own = self._settings.carried, self._loaded.position
-        further = own if carried is None else self._stage(Stage.LOAD, lambda: carried(own))
-        if further == own:
+        carried = self._settings.carried
+        further = None if carried is None else self._stage(Stage.LOAD, lambda: carried(self._loaded.json))
+        if further is None:
             return True
         if not self._hold():
             return False
