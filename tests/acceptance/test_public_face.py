@@ -1131,7 +1131,9 @@ class Farm:
     def source(self, **options: Any) -> SqlAlchemySource:
         return self.shop.source(table="farm", cursor_column="version", **options)
 
-    def polled(self, partitions: int, store: Any, seen: list[RowChange], **options: Any) -> Any:
+    def polled(
+        self, partitions: int, store: Any, seen: list[RowChange], start_at: Any = "beginning", **options: Any
+    ) -> Any:
         lock = threading.Lock()
         defaults: dict[str, Any] = {"batch_size": 3, "max_batches_per_tick": 1, "partition": lambda number: number}
         if partitions == 1:
@@ -1140,7 +1142,7 @@ class Farm:
         @db.trigger(
             arg_name="events",
             name="farm",
-            source=self.source(),
+            source=self.source(start_at=start_at),
             checkpoint_store=store,
             partitions=partitions,
             **(defaults | options),
@@ -1513,3 +1515,40 @@ class TestStatement11Partitions:
         seen: list[RowChange] = []
         farm.polled(2, store, seen, max_batches_per_tick=99)(0)
         assert keys_of(seen) == [12]
+
+    @pytest.mark.parametrize("rows_before", [0, 8])
+    @pytest.mark.parametrize("shares", [range(4), range(3)], ids=["all ran", "one never ran"])
+    def test_who_began_at_now_skips_nothing_with_another_number(
+        self, sqlite_database: str, provider: EngineProvider, shares: range, rows_before: int
+    ) -> None:
+        farm = Farm(Shop(sqlite_database, provider))
+        farm.grow(rows_before)
+        store, seen = MemoryStateStore(), list[RowChange]()
+        old = farm.polled(4, store, seen, start_at="now")
+        for share in shares:
+            old(share)
+        farm.grow(20)
+        new = farm.polled(3, store, seen, start_at="now", max_batches_per_tick=99)
+        for share in range(3):
+            new(share)
+        expected = {key for key in farm.keys if key >= rows_before}
+        assert set(keys_of(seen)) == expected
+
+    def test_who_began_at_now_and_cannot_be_compared_is_refused(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        shop = Shop(sqlite_database, provider)
+        shop.fill(*range(9))
+        store = MemoryStateStore()
+
+        def polled(partitions: int) -> Any:
+            options: dict[str, Any] = {"arg_name": "events", "name": "x", "checkpoint_store": store}
+            source = shop.source(cursor_column="name", start_at="now")
+            return db.trigger(source=source, partitions=partitions, **options)(lambda events: None)
+
+        polled(2)()
+        for key in (90, 91):
+            shop.fill(key)
+            polled(2)()
+        with pytest.raises((SourceConfigurationError, BaseExceptionGroup)):
+            polled(3)()

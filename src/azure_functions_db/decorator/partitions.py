@@ -134,13 +134,13 @@ class Repartition:
             return None
 
     def _furthest(self, index: int, checkpoint: CheckpointJson) -> Position | None:
-        furthest: Position | None = None
+        furthest = checkpoint
         for covering in self._covering(index):
-            reached = self._source.lowest(covering)
-            if reached and _were_written_after(checkpoint, covering):
-                known = checkpoint if furthest is None else furthest
-                furthest = reached if self._source.is_behind(known, reached) else furthest
-        return None if furthest is not None and self._was_reset(index, checkpoint) else furthest
+            reached = self._source.lowest(covering) if _were_written_after(checkpoint, covering) else None
+            # One that has not begun would not even begin where others have: it may be told to begin at "now".
+            if reached and (not furthest.get("cursor") or self._source.is_behind(furthest, reached)):
+                furthest = reached
+        return None if furthest is checkpoint or self._was_reset(index, checkpoint) else furthest
 
     def _covering(self, index: int) -> Iterator[list[CheckpointJson]]:
         """Return, for each other number, the checkpoints of the shares that have rows of this one."""

@@ -136,15 +136,24 @@ def parsed(plan: Plan, text: str) -> CheckpointJson:
 def lowest(definition: Definition, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
     """Return where to begin so as to miss nothing that follows any of these; None where cursors cannot be compared.
 
-    A single one stays as it is. Of several it is the lowest cursor, its rows included, for what was delivered
+    One that all share stays as it is. Of several it is the lowest cursor, its rows included, for what was delivered
     at it differs; one that is the key as well belongs to one row, which need not come again.
     """
-    if len(checkpoints) == 1:
-        return {name: part for name, part in checkpoints[0].items() if name in _POSITION}
-    cursors = [_cursor_in(definition, checkpoint) for checkpoint in checkpoints]
+    positions = [{name: part for name, part in one.items() if name in _POSITION} for one in checkpoints]
+    begun = [position for position in positions if position.get("cursor") is not None]
+    if not begun or (len(begun) < len(positions) and definition.start_at != "now"):
+        return {}  # Who has not begun would begin before all others; but at "now", behind them.
+    cursors = [_cursor_in(definition, position) for position in begun]
     if None in cursors:
-        return {}
+        return begun[cursors.index(None)]
+    if all(position == begun[0] for position in begun):
+        return begun[0]
     if not _have_order(cursors):
+        if definition.start_at == "now":
+            raise SourceConfigurationError(
+                f"Which of several {definition.cursor_column} is the lowest only the database knows, and to begin "
+                'at "now" would skip rows: give start_at= the lowest value that the old partitions have reached'
+            )
         return None
     first: Any = min(cursors)  # type: ignore[type-var]  # they have an order
     key = {definition.cursor_column: first} if definition.pk_columns == (definition.cursor_column,) else {}
