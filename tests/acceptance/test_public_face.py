@@ -63,9 +63,8 @@ from azure_functions_db import (
     get_db_metadata,
 )
 from azure_functions_db.core.types import SourceDescriptor
-from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
-from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.testing.memory import FakeClock, MemoryQuarantine
 from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
 from azure_functions_db.trigger.runner import PollRunner
 from tests.acceptance.host import AppRefusedError, FunctionApp, timer

@@ -23,7 +23,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.core.ports import TransactionalStateStore
 from azure_functions_db.sql.transactions import ambient_connection
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from azure_functions_db.core.errors import LeaseConflictError, LostLeaseError
-from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
 INSTANCES = 3

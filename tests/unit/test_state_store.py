@@ -19,8 +19,8 @@ from azure_functions_db.core.ports import LookingStateStore, StateStore, Transac
 from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import document_name
 from azure_functions_db.state.store import DocumentLease, DocumentStateStore
-from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}

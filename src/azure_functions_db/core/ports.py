@@ -44,6 +44,7 @@ class SourceAdapter(Protocol):
         """Return at most ``batch_size`` records after ``cursor``, in order; None is the start."""
 
 
+@runtime_checkable
 class ChangeReader(Protocol):
     """One reading of a source, from `ChangeSource.open` to `close`: whatever belongs to it alone lives here."""
 
@@ -103,6 +104,31 @@ class ChangeSource(Protocol):
 
 
 @runtime_checkable
+class NamesColumns(Protocol):
+    """A source of rows that have a cursor and a key."""
+
+    cursor_column: str
+    pk_columns: Sequence[str]
+
+
+@runtime_checkable
+class TellsOperations(NamesColumns, Protocol):
+    """A source whose rows tell what was done to them: an insert, an update, or a soft delete."""
+
+    created_column: str | None
+    """Equals the cursor as long as a row has not been updated."""
+    deleted_column: str | None
+    """Marks a row as deleted."""
+
+
+@runtime_checkable
+class NormalizesItself(Protocol):
+    """A source that knows how its records become events."""
+
+    normalizer: Any
+
+
+@runtime_checkable
 class CountsChanges(Protocol):
     """A source that can count what it would read."""
 
@@ -153,11 +179,8 @@ class ReadsRanges(Protocol):
 
 
 @runtime_checkable
-class TypesValues(Protocol):
+class TypesValues(NamesColumns, Protocol):
     """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
-
-    cursor_column: str
-    pk_columns: Sequence[str]
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""

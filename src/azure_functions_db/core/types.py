@@ -205,6 +205,8 @@ class Backlog:
     """Whether counting stopped before the end."""
     lag_seconds: float | None = None
     """The age of the oldest change that waits; None where the source cannot tell."""
+    horizon: Horizon | None = None
+    """Who keeps what waits from being read, where somebody does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from azure_functions_db.core.errors import (
     LostLeaseError,
     StateStoreError,
 )
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.memory import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.ports import NamesColumns
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 from azure_functions_db.core.types import AdapterCapability, FetchResult
 from azure_functions_db.trigger.normalizers import normalized
@@ -86,7 +87,8 @@ class SmallSource:
             case list():
                 return tuple(written)
             case {"tiebreaker": dict() as key}:
-                position = deserialize_position(written, getattr(self._source, "pk_columns", None) or list(key))
+                columns = self._source.pk_columns if isinstance(self._source, NamesColumns) else list(key)
+                position = deserialize_position(written, columns)
                 return position if key else position[0]
             case _:
                 return deserialize_position(written, ())

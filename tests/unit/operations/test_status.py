@@ -9,9 +9,8 @@ import pytest
 
 from azure_functions_db import ConfigurationError, MemoryStateStore, PollTrigger, StateStoreError
 from azure_functions_db.core.types import SourceDescriptor
-from azure_functions_db.operations.apps import AppFunction
 from azure_functions_db.operations.doctor import examine
-from azure_functions_db.operations.pollers import Definition, Poller
+from azure_functions_db.operations.pollers import AppFunction, Definition, Poller
 from azure_functions_db.operations.status import poller_status, status_of
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

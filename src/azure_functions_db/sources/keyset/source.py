@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
+from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined, share_columns_of
 from azure_functions_db.sources.keyset.page import read_page
 from azure_functions_db.sources.keyset.position import (
@@ -305,9 +306,16 @@ class SqlAlchemySource:
             return counted(connection, plan, self._relation.position(plan, checkpoint, connection), most)
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
-        """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
+        """Return how many rows follow the checkpoint, the age of the oldest, and who holds them back."""
         with reading(self.name), self._relation.connected() as (plan, connection):
-            return backlog_behind(connection, plan, self._relation.position(plan, checkpoint, connection))
+            start = self._relation.position(plan, checkpoint, connection)
+            waiting = backlog_behind(connection, plan, start)
+            watch = watch_for(self.name, plan, self._patience)  # not the poller's own, which is not disturbed
+            if watch is not None and waiting.amount:
+                watch.resume(checkpoint.get(HORIZON))
+                watch.look(connection, plan, start)
+                waiting = replace(waiting, horizon=watch.horizon())
+            return waiting
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
