@@ -27,6 +27,7 @@ from sqlalchemy import (
     make_url,
     text,
 )
+from sqlalchemy.engine import RootTransaction
 from sqlalchemy.engine.reflection import Inspector
 
 from azure_functions_db import (
@@ -228,6 +229,19 @@ class TestStatement1FailingRollback:
             block.__func__(server)
         assert self._warnings(caplog)
         assert server.ids() == []
+
+    def test_so_it_is_for_an_error_of_the_driver_that_nobody_translates(
+        self, file_shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def gone(*_: Any) -> None:
+            raise OSError("the socket is closed")
+
+        writer = DbWriter(**file_shop.place, table="items")
+        with pytest.raises(OwnError), writer.transaction():
+            writer.insert(data={"id": 1, "name": "x"})
+            monkeypatch.setattr(RootTransaction, "close", gone)
+            raise OwnError
+        assert self._warnings(caplog) == ["Rolling back failed: OSError"]
 
     def test_closing_logs_and_never_raises(self, server: Shop, caplog: pytest.LogCaptureFixture) -> None:
         writer = DbWriter(**server.place, table="items")

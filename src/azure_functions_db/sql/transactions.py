@@ -88,6 +88,8 @@ def undo(give_up: Callable[[], object]) -> None:
         _logger.warning("Rolling back failed: %s", reason_of(failure))
     except DbConnectionError as lost:
         _logger.warning("Rolling back failed: %s", str(lost))
+    except Exception as failure:  # noqa: BLE001 - drivers have errors of their own, and why it was wanted comes first
+        _logger.warning("Rolling back failed: %s", type(failure).__name__)
 
 
 @contextmanager
