@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         CursorPart,
         CursorValue,
         FetchResult,
+        HandledFirst,
         SourceDescriptor,
     )
     from azure_functions_db.decorator.bindings import DbBindings
@@ -115,6 +116,7 @@ _HOMES = {
         "CursorPart",
         "CursorValue",
         "FetchResult",
+        "HandledFirst",
         "SourceDescriptor",
     ],
     "state.backend": ["Backend", "DocumentName", "Stored"],
@@ -173,6 +175,7 @@ __all__ = [
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
+    "HandledFirst",
     "HandlerError",
     "LeaseAcquireError",
     "LeaseConflictError",

@@ -44,6 +44,7 @@ PUBLIC_NAMES = [
     "FileQuarantine",
     "FileStateStore",
     "FingerprintMismatchError",
+    "HandledFirst",
     "HandlerError",
     "LeaseAcquireError",
     "LeaseConflictError",

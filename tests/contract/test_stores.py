@@ -117,8 +117,9 @@ class FiveMethods:
         self._held(poller_name, lease_id)
 
     def release_lease(self, poller_name: str, lease_id: str) -> None:
-        if self._state[poller_name]["lease"] == lease_id:
-            self._state[poller_name]["lease"] = None
+        if self._state.get(poller_name, {"lease": lease_id})["lease"] not in {lease_id, None}:
+            raise LostLeaseError("lost")
+        self._state[poller_name]["lease"] = None
 
     def load_checkpoint(self, poller_name: str) -> dict[str, Any]:
         return dict(json.loads(self._state.get(poller_name, {"checkpoint": "{}"})["checkpoint"]))

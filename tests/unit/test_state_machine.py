@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -104,8 +106,10 @@ class Instances(RuleBasedStateMachine):
     def release(self, who: int, answer: Fault | None) -> None:
         if who not in self.beliefs:
             return
+        is_ours = self.beliefs[who].lease_id == self.current.lease_id
         self.plan(who, answer)
-        self.stores[who].release_lease(POLLER, self.beliefs[who].lease_id)
+        with nullcontext() if is_ours else pytest.raises(LostLeaseError):
+            self.stores[who].release_lease(POLLER, self.beliefs[who].lease_id)
         self.give_back(who)
 
     @rule(which=st.integers(0, 50))

@@ -159,7 +159,8 @@ class TestAVanishedDocument:
             store.commit_checkpoint(POLLER, FIRST, lease_id)
         with pytest.raises(LostLeaseError):
             store.renew_lease(POLLER, lease_id, 60)
-        store.release_lease(POLLER, lease_id)
+        with pytest.raises(LostLeaseError):
+            store.release_lease(POLLER, lease_id)
 
     def test_is_no_silent_restart(self) -> None:
         store = FaultyStateStore()
@@ -379,7 +380,8 @@ class TestAHeldLease:
             late.commit(FIRST)
         with pytest.raises(LostLeaseError):
             late.renew(60)
-        late.release()
+        with pytest.raises(LostLeaseError):
+            late.release()
         lease.commit(SECOND, release=True)
         assert store.load_checkpoint(POLLER) == SECOND
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Row
@@ -94,7 +94,7 @@ class AsyncDbReader(AsyncReader):
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ class AsyncDbWriter(AsyncWriter):
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str,
+        table: str | Table,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
@@ -196,11 +196,11 @@ class AsyncDbSession:
     def _thread(self) -> PinnedThread:
         return PinnedThread("azfdb-session")
 
-    def reader(self, table: str | None = None, *, schema: str | None = None) -> AsyncReader:
+    def reader(self, table: str | Table | None = None, *, schema: str | None = None) -> AsyncReader:
         """Return a reader inside this transaction."""
         return AsyncReader(self._inner.reader(table, schema=schema), self._thread)
 
-    def writer(self, table: str, *, schema: str | None = None) -> AsyncWriter:
+    def writer(self, table: str | Table, *, schema: str | None = None) -> AsyncWriter:
         """Return a writer inside this transaction."""
         return AsyncWriter(self._inner.writer(table, schema=schema), self._thread)
 

@@ -20,7 +20,15 @@ from azure_functions_db.core.secrets import masked
 from azure_functions_db.sql.autocommit import driver_errors, run_single, takes_single_statements
 from azure_functions_db.sql.failures import code_of, constraint_of, is_connection_failure
 from azure_functions_db.sql.reflection import refreshed, table_with, with_current_table
-from azure_functions_db.sql.transactions import ambient_connection, begin_now, begun, joined, savepoint, undo
+from azure_functions_db.sql.transactions import (
+    ambient_connection,
+    begin_now,
+    begun,
+    joined,
+    savepoint,
+    turn_on,
+    undo,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,25 +127,26 @@ class Database:
             bound = statement.bound(values)
             sql = plans.text(engine, statement.sql)
             if connection is not None:
-                return _run_on(connection, sql, bound, take, most_rows)
+                with turn_on(connection):
+                    return _run_on(connection, sql, bound, take, most_rows)
             if takes_single_statements(engine) and most_rows is None:
                 return run_single(engine, sql, bound, take)
             with begun(engine) as own:
                 return _run_on(own, sql, bound, take, most_rows)
 
-    def table(self, name: str, schema: str | None, columns: Iterable[str] = ()) -> Table:
+    def table(self, name: str | Table, schema: str | None, columns: Iterable[str] = ()) -> Table:
         """Return the table's description, read again if it does not know these columns."""
         connection = self.current()
-        with nullcontext() if connection is None else joined(connection):
+        with nullcontext() if connection is None else _joined(connection):
             return table_with(self.engine, name, schema, columns)
 
     def refreshed(self, table: Table) -> Table:
         """Return the table's description, read again."""
         connection = self.current()
-        with nullcontext() if connection is None else joined(connection):
+        with nullcontext() if connection is None else _joined(connection):
             return refreshed(self.engine, table)
 
-    def with_table(self, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
+    def with_table(self, name: str | Table, schema: str | None, work: Callable[[Table], T]) -> T:
         """Run work on a table, once more if it fails because the table has changed."""
         if self.current() is None:
             return with_current_table(self.engine, name, schema, work)
@@ -151,7 +160,7 @@ class Database:
             with begun(self.engine) as own:
                 yield own
         else:
-            with savepoint(connection):
+            with turn_on(connection), savepoint(connection):
                 yield connection
 
     @contextmanager
@@ -190,6 +199,12 @@ class Database:
                 "A writer or a session belongs to the thread that first used it. Give each thread one of its own "
                 "(they share one pool), or close() it before another thread takes it over"
             )
+
+
+@contextmanager
+def _joined(connection: Connection) -> Iterator[None]:
+    with turn_on(connection), joined(connection):
+        yield
 
 
 class _TooManyRowsError(Exception):

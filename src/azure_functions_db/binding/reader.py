@@ -11,6 +11,7 @@ from azure_functions_db.binding.input_rows import checked_key, checked_key_value
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.errors import ConfigurationError, QueryError
 from azure_functions_db.sql.engine import engine_getter
+from azure_functions_db.sql.reflection import checked_table, table_name
 from azure_functions_db.sql.transactions import undo
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class Reader:
     `QueryError`, which is a `DbConnectionError` too where the database cannot be reached.
     """
 
-    def __init__(self, database: Database, table: str | None, schema: str | None) -> None:
+    def __init__(self, database: Database, table: str | Table | None, schema: str | None) -> None:
         self._database = database
-        self._table = table
+        self._table = None if table is None else checked_table(table, schema)
         self._schema = schema
 
     @overload
@@ -51,11 +52,12 @@ class Reader:
     def get(self, *, pk: Mapping[str, Any], model: type[M] | None = None) -> Row | M | None:
         """Return the row of a primary key, or None."""
         convert = as_model(model)
-        name = self._table
-        if name is None:
+        given = self._table
+        if given is None:
             raise ConfigurationError("get() needs a reader with table=")
+        name = table_name(given)
         with translated(QueryError, name):
-            rows = self._database.with_table(name, self._schema, lambda table: self._rows_by_key(table, pk))
+            rows = self._database.with_table(given, self._schema, lambda table: self._rows_by_key(table, pk))
         return None if _single(rows, name) is None else convert(rows[0])
 
     @overload
@@ -191,7 +193,7 @@ class DbReader(Reader):
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:

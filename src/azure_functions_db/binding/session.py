@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.sql.engine import EngineProvider
@@ -52,11 +52,11 @@ class DbSession:
         self._database = _SessionDatabase(engine_getter(url, db_config, engine_provider), confined=True)
         self._isolation_level = isolation_level
 
-    def reader(self, table: str | None = None, *, schema: str | None = None) -> Reader:
+    def reader(self, table: str | Table | None = None, *, schema: str | None = None) -> Reader:
         """Return a reader inside this transaction."""
         return Reader(self._database, table, schema)
 
-    def writer(self, table: str, *, schema: str | None = None) -> Writer:
+    def writer(self, table: str | Table, *, schema: str | None = None) -> Writer:
         """Return a writer inside this transaction."""
         return Writer(self._database, table, schema)
 

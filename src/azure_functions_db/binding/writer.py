@@ -27,6 +27,7 @@ from azure_functions_db.binding.input_rows import (
 from azure_functions_db.binding.statements import upsert
 from azure_functions_db.core.errors import ConfigurationError, WriteError
 from azure_functions_db.sql.engine import engine_getter
+from azure_functions_db.sql.reflection import checked_table, table_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,9 +56,10 @@ class Writer:
     With ``returning=`` a call gives these columns of the written rows back, where the database can.
     """
 
-    def __init__(self, database: Database, table: str, schema: str | None) -> None:
+    def __init__(self, database: Database, table: str | Table, schema: str | None) -> None:
         self._database = database
-        self._table = table
+        self._table = checked_table(table, schema)
+        self._name = table_name(table)
         self._schema = schema
 
     @overload
@@ -120,7 +122,7 @@ class Writer:
         """Change columns of the row of a primary key; that there is none is no error."""
         row = row_of(data)
         if not row:
-            raise ConfigurationError("update() needs at least one column to change", table=self._table)
+            raise ConfigurationError("update() needs at least one column to change", table=self._name)
 
         def prepare(table: Table) -> tuple[Statement, list[Any]]:
             checked_columns(table, row)
@@ -177,7 +179,7 @@ class Writer:
             statement, values = prepare(table)
             return (run or self._database.run)(statement, values, self._taker(table, returning))
 
-        with translated(WriteError, self._table):
+        with translated(WriteError, self._name):
             self._look_at_table(row, conflict)
             written = self._database.with_table(self._table, self._schema, work)
         return written[0] if written else None
@@ -194,7 +196,7 @@ class Writer:
         first = next(chunks, None)
         if first is None:
             return written if returning else None
-        with translated(WriteError, self._table):
+        with translated(WriteError, self._name):
             # Read before the transaction holds a connection, lest a pool of one waits for itself.
             self._look_at_table(first[0], conflict)
             with self._database.atomic() as connection:
@@ -247,7 +249,7 @@ class DbWriter(Writer):
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str,
+        table: str | Table,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
@@ -256,14 +258,14 @@ class DbWriter(Writer):
     @contextmanager
     def transaction(self) -> Iterator[Self]:
         """Let all calls inside share one transaction: kept at the end, undone on an exception."""
-        with translated(WriteError, self._table):
+        with translated(WriteError, self._name):
             self._database.begin()
         try:
             yield self
         except BaseException:
             self._database.end(keep=False)
             raise
-        with translated(WriteError, self._table):
+        with translated(WriteError, self._name):
             self._database.end(keep=True)
 
     def close(self) -> None:

@@ -203,6 +203,33 @@ class FormerlyKnown(Protocol):
 
 
 @runtime_checkable
+class Partitionable(Protocol):
+    """A source that can be narrowed to a share of its rows, and tells which of two positions is behind the other."""
+
+    def partitioned(self, index: int, count: int, by: Sequence[str] | None = None) -> Any:
+        """Return the source of one share; all of them together read every row once.
+
+        ``by`` names the columns whose values belong together, the key unless given. The remainder of one
+        stable number by ``count`` tells the share of a row.
+        """
+
+    def lowest(self, checkpoints: Sequence[Position]) -> Position | None:
+        """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
+
+    def is_behind(self, checkpoint: Position, other: Position) -> bool:
+        """Tell whether a position is certainly behind another one."""
+
+
+@runtime_checkable
+class HasPlace(Protocol):
+    """A source that tells where it reads: for the metadata of a poll function."""
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The connection URL as it is written, then table and schema where there are any; nothing is looked up."""
+
+
+@runtime_checkable
 class StateStore(Protocol):
     """Keeps one document per poller: its checkpoint and its lease.
 
@@ -217,7 +244,7 @@ class StateStore(Protocol):
         """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
 
     def release_lease(self, poller_name: str, lease_id: str) -> None:
-        """Free the lease at once; a lease already lost is no error."""
+        """Free the lease at once, once more without harm; `LostLeaseError` when it has passed to somebody else."""
 
     def load_checkpoint(self, poller_name: str) -> CheckpointJson:
         """Return the checkpoint, or an empty dict for a poller that has none yet."""
@@ -251,6 +278,20 @@ class HeldLease(Protocol):
         It is ambient: every writer on the same engine joins it. Leaving it commits; an exception
         rolls back, checkpoint and the handler's writes alike.
         """
+
+
+@runtime_checkable
+class ListsPollers(Protocol):
+    """A store that knows which pollers have a state, and shows it without taking anything."""
+
+    def poller_names(self) -> Sequence[str]:
+        """Return the pollers of this app that have a state."""
+
+    def inspect(self, poller_name: str) -> Mapping[str, Any] | None:
+        """Return a poller's document as its JSON has it; None where there is none."""
+
+    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
+        """Read the state of one; `FingerprintMismatchError` when it belongs to another definition."""
 
 
 @runtime_checkable

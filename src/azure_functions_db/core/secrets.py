@@ -149,3 +149,16 @@ def _last_end(value: str, ends: list[int]) -> int:
     """Return where a value ends: at the last of the words of its own message, before the statement."""
     statement = next((end for end in reversed(ends) if value.startswith("\n[SQL: ", end)), len(value))
     return max((end for end in ends if end < statement), default=statement)
+
+
+_SHOWABLE = re.compile(r"%\w+%|[\w+.-]+://.*", re.DOTALL)
+# Greedy, because a password that somebody forgot to encode may hold any character.
+_USER_INFO = re.compile(r"(?<=://).*@", re.DOTALL)
+_PARAMETERS = re.compile(r"(?<=[?#;]).*", re.DOTALL)
+
+
+def shown_url(url: str) -> str:
+    """Return a URL as it is written, its user, password and parameters masked; ``%NAME%`` settings stay."""
+    if not _SHOWABLE.fullmatch(url):
+        return MASK
+    return _PARAMETERS.sub(MASK, _USER_INFO.sub(f"{MASK}@", url), count=1)

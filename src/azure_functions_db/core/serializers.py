@@ -72,19 +72,19 @@ def serialize_position(cursor: CursorPart, key: Mapping[str, CursorPart]) -> dic
 
 
 def deserialize_position(written: Any, key_columns: Sequence[str]) -> tuple[CursorPart, ...]:
-    """Return ``(cursor, *key)`` in the order of the key columns.
+    """Return ``(cursor, *key)`` in the order of the key columns; the cursor alone where the position has no key.
 
     A plain list ``[cursor, key…]``, as older checkpoints have it, is read as well; its values
     are still of their JSON types.
     """
     match written:
         case {"kind": str() as kind, "value": plain, "tiebreaker": dict() as key}:
-            if set(key) != set(key_columns):
+            if key and set(key) != set(key_columns):
                 raise CursorSerializationError(
                     f"The checkpoint is keyed by {sorted(key)}, the source by {sorted(key_columns)}"
                 )
             cursor = _decoded(kind.removesuffix("+pk"), plain)
-            return (cursor, *(deserialize_part(key[name]) for name in key_columns))
+            return (cursor, *(deserialize_part(key[name]) for name in key_columns if key))
         case [_, *rest] if len(rest) == len(key_columns):
             return tuple(deserialize_part(part) for part in written)
         case _:

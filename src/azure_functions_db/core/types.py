@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from azure_functions_db.core.ports import Fact
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 """One row of a result: column name to value."""
 
 RowDict = Row
-"""The same, by a name that users know from before."""
+"""The same, as the specification calls it."""
 
 RawRecord = dict[str, Any]
 """One changed row as a source read it."""
@@ -62,12 +62,26 @@ class Event(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HandledFirst:
+    """Returned by a handler that got through the first ``count`` of its events only: the others come again."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        count: object = self.count
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TypeError(f"HandledFirst takes the number of events that were handled, not {count!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class SourceDescriptor:
     """Names a source and tells one definition of it from another."""
 
     name: str
     kind: str
     fingerprint: str
+    whole: SourceDescriptor | None = None
+    """Of a share: what it is a share of. Events are the whole's: another number of shares does not change their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +193,8 @@ class FetchResult:
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they
     are texts in it, for an operator to look at, and the record is not handed out.
     ``facts`` are what else the source has to tell this time; each knows its own log event and metrics.
+    ``cut`` gives the checkpoint behind the first so many of the records, for a handler that got through those
+    only; without it they are read again to find out.
     """
 
     records: Sequence[Any]
@@ -187,6 +203,7 @@ class FetchResult:
     revisions: Mapping[int, str] = field(default_factory=dict)
     undecodable: Mapping[int, Exception] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
+    cut: Callable[[int], Position] | None = field(default=None, compare=False, repr=False)
 
     @property
     def horizon(self) -> Horizon | None:

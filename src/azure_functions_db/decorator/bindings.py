@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.composition import handler_name, with_injection, with_polling
-from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, target_of
+from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, resolver_of, selection_of
-from azure_functions_db.decorator.out import OutputInjection, action_of
-from azure_functions_db.decorator.polling import Polling, pollers_of
+from azure_functions_db.decorator.out import AsyncDbOut, DbOut, OutputInjection
+from azure_functions_db.decorator.partitions import pollers_of
+from azure_functions_db.decorator.polling import Polling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import (
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.trigger.poll import PollOptions
 
+    Source = SourceAdapter | ChangeSource
     Function = Callable[..., Any]
     Decorator = Callable[[Function], Function]
 
@@ -38,10 +42,11 @@ class DbBindings:
         self,
         *,
         arg_name: str,
-        source: SourceAdapter | ChangeSource,
+        source: Source | Sequence[Source] | Mapping[str, Source],
         checkpoint_store: StateStore,
         name: str | None = None,
         partitions: int = 1,
+        partition_by: str | Sequence[str] | None = None,
         partition: Callable[..., int] | None = None,
         **options: Unpack[PollOptions],
     ) -> Decorator:
@@ -49,24 +54,32 @@ class DbBindings:
 
         This is polling inside a function of yours (a timer's, a queue's ...), not an extension of
         the host. Delivery is at-least-once: the handler must be idempotent. A parameter annotated
-        with `PollContext` receives the batch's context. ``name`` names the poller's state and is
-        the function's name unless given.
+        with `PollContext`, or without annotation and named ``context``, receives the batch's context; one
+        annotated with `func.Context` the host's. ``name`` names the poller's state and is the function's
+        name unless given.
 
-        With ``partitions=N`` the source is polled as N pollers, each with its own lease: all of
+        The function returns None to the host (to an HTTP request a JSON text with the number of events):
+        how many events were handled is in the log, the metrics and what `PollTrigger.run` returns.
+
+        Several sources of the same shape (a list of sources with names, or a dict from names to sources)
+        are polled as one poller each; ``event.source`` says where an event comes from.
+
+        With ``partitions=N`` a source is polled as N pollers, each with its own lease: all of
         them side by side (the handler then runs in several threads at once), or the one whose
-        number (from 0) the function ``partition`` tells from the host's arguments. Another N
-        means other pollers, which begin where the source's ``start_at`` says.
+        number (from 0) the function ``partition`` tells from the host's arguments. Rows are shared out by
+        their key, or by ``partition_by``, a column or several. Another N means other pollers; each begins
+        at the lowest position that the old ones have reached for its rows, so some may come twice.
         """
         from azure_functions_db.trigger.poll import check_options
 
         check_options(options)
-        if partition is not None and partitions == 1:
+        if partition is not None and partitions == 1 and not isinstance(source, list | tuple | dict):
             raise ConfigurationError("partition= chooses one of several partitions: give partitions= too")
         chosen = None if partition is None else resolver_of("partition", partition)
 
         def decorate(fn: Function) -> Function:
             settings = {**options, "checkpoint_store": checkpoint_store}
-            pollers = pollers_of(name or handler_name(fn), source, partitions, settings)
+            pollers = pollers_of(name or handler_name(fn), source, partitions, partition_by, settings)
             return with_polling(fn, Polling(checked_name(arg_name), pollers, chosen))
 
         return decorate
@@ -77,7 +90,7 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         pk: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
         query: str | None = None,
@@ -89,7 +102,9 @@ class DbBindings:
         """Pass the function a row found by ``pk``, or the list of rows of a ``query``.
 
         ``pk`` and ``params`` are dicts, or functions whose parameter names are parameters of the
-        handler. A missing row is None, or a `NotFoundError` with ``on_not_found="raise"``.
+        handler. A missing row is None, or a `NotFoundError` with ``on_not_found="raise"``; a query
+        without rows is an empty list in either case. Beside ``query``, ``table`` and ``schema`` say for
+        the metadata what it reads.
         """
         injection = InputInjection(
             arg_name=checked_name(arg_name),
@@ -106,18 +121,23 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str,
+        table: str | Table,
         schema: str | None = None,
         action: Literal["insert", "upsert"] = "insert",
         conflict_columns: Sequence[str] | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
         """Pass the function a `DbOut` that writes to a table; an async function gets an `AsyncDbOut`."""
-        injection = OutputInjection(
-            arg_name=checked_name(arg_name),
-            target=target_of(url, db_config, checked_table(table), schema, engine_provider),
-            action=action_of(action, conflict_columns),
-        )
+        options: dict[str, Any] = {
+            "url": url,
+            "db_config": db_config,
+            "table": table,
+            "schema": schema,
+            "action": action,
+            "conflict_columns": conflict_columns,
+            "engine_provider": engine_provider,
+        }
+        injection = OutputInjection(checked_name(arg_name), DbOut(**options), AsyncDbOut(**options))
         return lambda fn: with_injection(fn, injection)
 
     def inject_reader(
@@ -126,7 +146,7 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
@@ -141,12 +161,12 @@ class DbBindings:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str,
+        table: str | Table,
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> Decorator:
         """Pass the function a `DbWriter`; an async function gets an `AsyncDbWriter`."""
-        target = target_of(url, db_config, checked_table(table), schema, engine_provider)
+        target = target_of(url, db_config, required_table(table), schema, engine_provider)
         injection = WriterInjection(checked_name(arg_name), target)
         return lambda fn: with_injection(fn, injection)
 
@@ -159,10 +179,3 @@ def checked_name(arg_name: Any) -> str:
             + (". Call the decorator with it: @db.input('user', ...)" if callable(arg_name) else "")
         )
     return arg_name
-
-
-def checked_table(table: Any) -> str:
-    """Return the table name, refusing an empty one."""
-    if not isinstance(table, str) or not table.strip():
-        raise ConfigurationError("table= must name the table to write to")
-    return table

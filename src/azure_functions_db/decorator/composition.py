@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.bridge import all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.polling import Polling, context_parameter, hints_of, reply_to
+from azure_functions_db.decorator.polling import Polling, context_parameters, hints_of, reply_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
     from azure_functions_db.decorator.injection import Injection, Kind
 
-_INJECTIONS = ("inject_reader", "inject_writer")
+    Binder = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
+
+# The decorators that inject a client, and what the metadata calls it.
+_CLIENTS: dict[Kind, str] = {"inject_reader": "reader", "inject_writer": "writer"}
 _TWICE = {
     "trigger": "A function has one trigger; give the second source a function of its own",
     "input": "Use @db.inject_reader instead of both: its reader reads as often as you like",
@@ -63,9 +66,11 @@ class Composition:
         return handler_signature(self.handler)
 
     @cached_property
-    def context_name(self) -> str | None:
-        """The parameter that wants the `PollContext`."""
-        return None if self.polling is None else context_parameter(self.handler, self.signature)
+    def context_names(self) -> frozenset[str]:
+        """The parameters that want the `PollContext`."""
+        if self.polling is None:
+            return frozenset()
+        return context_parameters(self.handler, self.signature) - {part.arg_name for part in self.parts}
 
     @property
     def parts(self) -> tuple[Injection | Polling, ...]:
@@ -75,8 +80,7 @@ class Composition:
     @property
     def hidden(self) -> frozenset[str]:
         """The parameters that are filled here, not by the host."""
-        filled = {part.arg_name for part in self.parts}
-        return frozenset(filled if self.context_name is None else {*filled, self.context_name})
+        return self.context_names.union(part.arg_name for part in self.parts)
 
     @property
     def unseen(self) -> frozenset[str]:
@@ -110,7 +114,7 @@ class Composition:
 
     def _batch(self, events: Any, context: Any) -> dict[str, Any]:
         named = {} if self.polling is None else {self.polling.arg_name: events}
-        return named if self.context_name is None else {**named, self.context_name: context}
+        return {**named, **dict.fromkeys(self.context_names, context)}
 
     def _handled(self, given: Mapping[str, Any]) -> Any:
         if self.polling is not None and not self.injections:
@@ -175,15 +179,24 @@ def _compositions_of(fn: Any) -> Iterator[Composition]:
 def _wrapped(composition: Composition) -> Callable[..., Any]:
     _check(composition)
     is_async = inspect.iscoroutinefunction(composition.handler)
-    face = disguised(composition.handler, composition.unseen, composition.call_async if is_async else composition.call)
+    face = disguised(
+        composition.handler,
+        composition.unseen,
+        composition.call_async if is_async else composition.call,
+        takes_payload=composition.polling is not None,
+    )
     _compositions[face] = composition
-    described = [part.described() for part in _all_parts(composition)]
+    parts = _all_parts(composition)
     note_metadata(
         face,
-        bindings=[entry for entry in described if entry["type"] not in _INJECTIONS],
-        injections=[entry for entry in described if entry["type"] in _INJECTIONS],
+        bindings=[_noted(part, part.kind) for part in parts if part.kind not in _CLIENTS],
+        injections=[_noted(part, _CLIENTS[part.kind]) for part in parts if part.kind in _CLIENTS],
     )
     return face
+
+
+def _noted(part: Injection | Polling, kind: str) -> dict[str, Any]:
+    return {"kind": kind, "parameter": part.arg_name, **part.described()}
 
 
 def _all_parts(composition: Composition) -> list[Injection | Polling]:
@@ -265,7 +278,11 @@ def get_db_metadata(fn: Any) -> dict[str, Any] | None:
     """Return what the database decorators noted about a function, or None where there are none.
 
     Takes the function itself or what an app decorator made of it. The result is a copy:
-    ``{"version": 1, "bindings": [...], "injections": [...]}``, without any credentials.
+    ``{"version": 1, "bindings": [...], "injections": [...]}``. A binding has ``kind`` ("trigger", "input" or
+    "output"), ``parameter``, and where they apply ``connection_setting`` (the URL as it is written; of a
+    literal one the credentials and parameters are masked), ``resource`` (``{"table": name}`` or empty),
+    ``query_kind`` ("pk" or "text") and ``model_ref`` ("module:qualname"); an injection has ``kind`` ("reader"
+    or "writer") and ``parameter``. Further keys may stand beside them.
     """
     noted = getattr(user_function(fn), _ATTRIBUTE, None)
     return copy.deepcopy(noted.get(_NAMESPACE)) if isinstance(noted, dict) else None
@@ -295,15 +312,21 @@ def handler_signature(handler: Callable[..., Any]) -> inspect.Signature:
 
 
 def disguised(
-    handler: Callable[..., Any], hidden: Collection[str], run: Callable[[Mapping[str, Any]], Any]
+    handler: Callable[..., Any],
+    hidden: Collection[str],
+    run: Callable[[Mapping[str, Any]], Any],
+    *,
+    takes_payload: bool = False,
 ) -> Callable[..., Any]:
     """Return a function that looks like the handler without its hidden parameters ("return" is its return type).
 
     Calling it hands the visible arguments by name to ``run``, which is a coroutine function
-    exactly when the handler is one.
+    exactly when the handler is one. One that ``takes_payload`` and has no visible parameter may be called
+    with one argument all the same, the payload of the host's trigger, which nobody has asked for.
     """
     signature = _without(handler_signature(handler), hidden)
-    face = _face(signature, run, is_async=inspect.iscoroutinefunction(handler))
+    bound = _payload_dropper if takes_payload and not signature.parameters else _binder(signature)
+    face = _face(bound, run, is_async=inspect.iscoroutinefunction(handler))
     # __wrapped__ stays: type hints written as text are looked up in the globals it leads to.
     functools.update_wrapper(face, handler)
     face.__signature__ = signature  # type: ignore[attr-defined]
@@ -312,9 +335,7 @@ def disguised(
     return face
 
 
-def _face(signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool) -> FunctionType:
-    bound = _binder(signature)
-
+def _face(bound: Binder, run: Callable[[Mapping[str, Any]], Any], *, is_async: bool) -> FunctionType:
     # One line each: tracebacks show it as the first line of the user's function.
     async def awaiting(*args: Any, **kwargs: Any) -> Any: return await run(bound(args, kwargs))  # fmt: skip
 
@@ -323,7 +344,16 @@ def _face(signature: inspect.Signature, run: Callable[[Mapping[str, Any]], Any],
     return awaiting if is_async else calling  # type: ignore[return-value]
 
 
-def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
+def _payload_dropper(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+    """Take one argument, and do without it."""
+    _ONE_AT_MOST.bind(*args, **kwargs)
+    return {}
+
+
+_ONE_AT_MOST = inspect.signature(lambda payload=None, /: payload)
+
+
+def _binder(signature: inspect.Signature) -> Binder:
     """Return what puts the arguments of a call to their names; the host's own way of calling takes no detour."""
     names = signature.parameters.keys()
 

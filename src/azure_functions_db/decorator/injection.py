@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from azure_functions_db.core.config import DbConfig, config_of
-from azure_functions_db.core.secrets import MASK
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.secrets import shown_url
+from azure_functions_db.sql.reflection import checked_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
+    from sqlalchemy import Table
+
     from azure_functions_db.binding.aio import AsyncDbReader, AsyncDbWriter
     from azure_functions_db.binding.reader import DbReader
     from azure_functions_db.binding.writer import DbWriter
     from azure_functions_db.sql.engine import EngineProvider
-
-_SHOWABLE = re.compile(r"%\w+%|[\w+.-]+://.*", re.DOTALL)
-# Greedy, because a password that somebody forgot to encode may hold any character.
-_USER_INFO = re.compile(r"(?<=://).*@", re.DOTALL)
-_PARAMETERS = re.compile(r"[?#;].*", re.DOTALL)
 
 
 class ClientOptions(TypedDict):
@@ -38,9 +36,14 @@ class BindingTarget:
     """A database, and the table in it that a binding was given."""
 
     config: DbConfig
-    table: str | None
+    table: str | Table | None
     schema: str | None
     provider: EngineProvider | None
+
+    @property
+    def table_name(self) -> str | None:
+        """The table's own name."""
+        return self.table if self.table is None or isinstance(self.table, str) else str(self.table.name)
 
     def client_options(self) -> ClientOptions:
         """Return the arguments that open a reader or writer here."""
@@ -53,24 +56,33 @@ class BindingTarget:
 
     def described(self) -> dict[str, Any]:
         """Return the place without anybody's credentials."""
-        place = {"url": without_credentials(self.config.connection_url), "table": self.table, "schema": self.schema}
-        return {name: value for name, value in place.items() if value is not None}
+        schema = self.schema if self.table is None or isinstance(self.table, str) else self.table.schema
+        return described_place(self.config.connection_url, self.table_name, schema)
 
 
 def target_of(
     url: str | None,
     db_config: DbConfig | None,
-    table: str | None,
+    table: str | Table | None,
     schema: str | None,
     provider: EngineProvider | None,
 ) -> BindingTarget:
     """Return the database that a decorator was given."""
-    return BindingTarget(config_of(url, db_config), table, schema, provider)
+    checked = None if table is None else checked_table(table, schema)
+    return BindingTarget(config_of(url, db_config), checked, schema, provider)
 
 
-def without_credentials(url: str) -> str:
-    """Return a URL without user, password and parameters; ``%NAME%`` settings stay as they are written."""
-    return _PARAMETERS.sub("", _USER_INFO.sub("", url)) if _SHOWABLE.fullmatch(url) else MASK
+def required_table(table: str | Table | None) -> str | Table:
+    """Return the table that is written to, which cannot be left out."""
+    if table is None:
+        raise ConfigurationError("table= must name the table to write to")
+    return table
+
+
+def described_place(connection_url: str, table: str | None, schema: str | None) -> dict[str, Any]:
+    """Return a place as the metadata tells it; without credentials."""
+    place = {"connection_setting": shown_url(connection_url), "resource": {} if table is None else {"table": table}}
+    return place if schema is None else {**place, "schema": schema}
 
 
 Kind = Literal["trigger", "input", "output", "inject_reader", "inject_writer"]
@@ -97,7 +109,7 @@ class Injection(Protocol):
         """Make the value for one call of an async handler; nothing here blocks its loop."""
 
     def described(self) -> dict[str, Any]:
-        """Return what tools may know about it; no credentials."""
+        """Return what tools may know about it besides kind and parameter; no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,7 @@ class ReaderInjection:
 
     def described(self) -> dict[str, Any]:
         """Return the place it reads from."""
-        return {"type": self.kind, "arg_name": self.arg_name, **self.target.described()}
+        return self.target.described()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +165,4 @@ class WriterInjection:
 
     def described(self) -> dict[str, Any]:
         """Return the place it writes to."""
-        return {"type": self.kind, "arg_name": self.arg_name, **self.target.described()}
+        return self.target.described()

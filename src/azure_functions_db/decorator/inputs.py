@@ -65,8 +65,9 @@ class InputInjection:
 
         with DbReader(**self.target.client_options()) as reader:
             selected = self._selected(reader, given)
-        if self.required and not selected:
-            raise NotFoundError(self._nothing_found(), table=self.target.table)
+        if self.required and selected is None:
+            name = self.target.table_name
+            raise NotFoundError(f"The input {self.arg_name!r} found no row in table {name!r}", table=name)
         return selected
 
     def _selected(self, reader: DbReader, given: Mapping[str, Any]) -> Any:
@@ -78,29 +79,32 @@ class InputInjection:
             case _:
                 assert_never(self.selection)
 
-    def _nothing_found(self) -> str:
-        where = f"table {self.target.table!r}" if isinstance(self.selection, ByKey) else "the query"
-        return f"The input {self.arg_name!r} found no row in {where}"
-
     def described(self) -> dict[str, Any]:
         """Return the place it reads from and how."""
-        description = {"type": self.kind, "arg_name": self.arg_name, **self.target.described()}
-        if isinstance(self.selection, ByQuery):
-            description["query"] = self.selection.sql
-        if self.model is not None:
-            description["model"] = self.model.__name__
-        return description
+        description = {**self.target.described(), **model_ref(self.model)}
+        match self.selection:
+            case ByKey():
+                return description | {"query_kind": "pk"}
+            case ByQuery(sql):
+                return description | {"query_kind": "text", "query": sql}
+            case _:
+                assert_never(self.selection)
 
 
-def selection_of(table: str | None, pk: Any, query: str | None, params: Any) -> ByKey | ByQuery:
+def model_ref(model: type[Any] | None) -> dict[str, str]:
+    """Return where a model is found, as the metadata tells it."""
+    return {} if model is None else {"model_ref": f"{model.__module__}:{model.__qualname__}"}
+
+
+def selection_of(table: object, pk: Any, query: str | None, params: Any) -> ByKey | ByQuery:
     """Return what an input reads, from the options it was given."""
     if (pk is None) == (query is None):
         raise ConfigurationError("An input reads by exactly one of pk= (one row) and query= (a list of rows)")
-    return _by_key(table, pk, params) if query is None else _by_query(table, query, params)
+    return _by_key(table, pk, params) if query is None else _by_query(query, params)
 
 
-def _by_key(table: str | None, pk: Any, params: Any) -> ByKey:
-    if not table:
+def _by_key(table: object, pk: Any, params: Any) -> ByKey:
+    if table is None:
         raise ConfigurationError("pk= finds a row in a table: give table= too")
     if params is not None:
         raise ConfigurationError("params= belong to query=; with pk= leave them out")
@@ -109,9 +113,7 @@ def _by_key(table: str | None, pk: Any, params: Any) -> ByKey:
     return ByKey(values_of("pk", pk))
 
 
-def _by_query(table: str | None, query: Any, params: Any) -> ByQuery:
-    if table is not None:
-        raise ConfigurationError("A query names its tables itself: leave out table=, or use pk= instead of query=")
+def _by_query(query: Any, params: Any) -> ByQuery:
     if not isinstance(query, str) or not query.strip():
         raise ConfigurationError("query= must be the text of an SQL query")
     # Without params= there are none: the text is the developer's own, so the reader need not warn of it.

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from azure_functions_db.core.bridge import must_be_awaited
+from azure_functions_db.core.bridge import finished, in_thread, must_be_awaited
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.decorator.injection import required_table, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from azure_functions_db.binding.aio import AsyncDbWriter
+    from sqlalchemy import Table
+
     from azure_functions_db.binding.writer import DbWriter
-    from azure_functions_db.decorator.injection import BindingTarget, Kind
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.decorator.injection import Kind
+    from azure_functions_db.sql.engine import EngineProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,87 +35,99 @@ class Upsert:
     conflict_columns: tuple[str, ...]
 
 
-class DbOut:
+class Output:
+    """Where an output writes and how; it keeps nothing between two writes, so any number of threads may share it."""
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        db_config: DbConfig | None = None,
+        table: str | Table,
+        schema: str | None = None,
+        action: Literal["insert", "upsert"] = "insert",
+        conflict_columns: Sequence[str] | None = None,
+        engine_provider: EngineProvider | None = None,
+    ) -> None:
+        self._target = target_of(url, db_config, required_table(table), schema, engine_provider)
+        self._action = action_of(action, conflict_columns)
+
+    def described(self) -> dict[str, Any]:
+        """Return the place it writes to and how."""
+        match self._action:
+            case Insert():
+                return {**self._target.described(), "action": "insert"}
+            case Upsert(columns):
+                return {**self._target.described(), "action": "upsert", "conflict_columns": list(columns)}
+            case _:
+                assert_never(self._action)
+
+    def _write(self, value: Any) -> None:
+        from azure_functions_db.binding.writer import DbWriter
+
+        with DbWriter(**self._target.client_options()) as writer:
+            _write_with(writer, self._action, value)
+
+
+class DbOut(Output):
     """Writes rows to its table; the handler's return value stays its own.
 
-    Each `set` is written at once, in a transaction of its own.
+    Each `set` is written at once, in a transaction of its own. A function has one `DbOut` for all its
+    invocations; one that is made by hand, in a test say, is the same.
     """
-
-    def __init__(self, writer: DbWriter, action: Insert | Upsert) -> None:
-        self._writer = writer
-        self._action = action
 
     def set(self, value: Any) -> None:
         """Write a dict, a Pydantic model, or a list of them; None and an empty list write nothing."""
         if has_rows(value):
-            _written(self._writer, self._action, value)
+            self._write(value)
 
 
-class AsyncDbOut:
+class AsyncDbOut(Output):
     """`DbOut` for async handlers: ``await out.set(...)``."""
-
-    def __init__(self, writer: AsyncDbWriter, action: Insert | Upsert) -> None:
-        self._writer = writer
-        self._action = action
 
     @must_be_awaited
     async def set(self, value: Any) -> None:
         """Write a dict, a Pydantic model, or a list of them; None and an empty list write nothing."""
         if has_rows(value):
-            await _written(self._writer, self._action, value)
+            # What has begun is waited for: a cancelled handler leaves no write behind that is still under way.
+            await finished(in_thread(self._write, value))
 
 
-def _written(writer: DbWriter | AsyncDbWriter, action: Insert | Upsert, value: Any) -> Any:
-    """Call the writer's method that fits; an async writer returns an awaitable."""
+def _write_with(writer: DbWriter, action: Insert | Upsert, value: Any) -> None:
     match action, value:
         case Insert(), list():
-            return writer.insert_many(rows=value)
+            writer.insert_many(rows=value)
         case Insert(), _:
-            return writer.insert(data=value)
+            writer.insert(data=value)
         case Upsert(columns), list():
-            return writer.upsert_many(rows=value, conflict_columns=columns)
+            writer.upsert_many(rows=value, conflict_columns=columns)
         case Upsert(columns), _:
-            return writer.upsert(data=value, conflict_columns=columns)
+            writer.upsert(data=value, conflict_columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputInjection:
-    """Hands the handler a `DbOut`, or an `AsyncDbOut` when it is async."""
+    """Hands the handler a `DbOut`, or an `AsyncDbOut` when it is async: the same one at each call."""
 
     arg_name: str
-    target: BindingTarget
-    action: Insert | Upsert
+    out: DbOut
+    async_out: AsyncDbOut
     kind: Kind = "output"
 
     def check(self, available: Collection[str]) -> None:
         """Need nothing from the handler."""
 
-    @contextmanager
-    def opened(self, _given: Mapping[str, Any]) -> Iterator[DbOut]:
-        """Open the handle for one call."""
-        from azure_functions_db.binding.writer import DbWriter
+    def opened(self, _given: Mapping[str, Any]) -> AbstractContextManager[DbOut]:
+        """Return the handle."""
+        return nullcontext(self.out)
 
-        with DbWriter(**self.target.client_options()) as writer:
-            yield DbOut(writer, self.action)
-
-    @asynccontextmanager
-    async def opened_async(self, _given: Mapping[str, Any]) -> AsyncIterator[AsyncDbOut]:
-        """Open the awaitable handle for one call."""
-        from azure_functions_db.binding.aio import AsyncDbWriter
-
-        async with AsyncDbWriter(**self.target.client_options()) as writer:
-            yield AsyncDbOut(writer, self.action)
+    def opened_async(self, _given: Mapping[str, Any]) -> AbstractAsyncContextManager[AsyncDbOut]:
+        """Return the awaitable handle."""
+        return nullcontext(self.async_out)
 
     def described(self) -> dict[str, Any]:
         """Return the place it writes to and how."""
-        description = {"type": self.kind, "arg_name": self.arg_name, **self.target.described()}
-        match self.action:
-            case Insert():
-                return description | {"action": "insert"}
-            case Upsert(columns):
-                return description | {"action": "upsert", "conflict_columns": list(columns)}
-            case _:
-                assert_never(self.action)
+        return self.out.described()
 
 
 def action_of(

@@ -12,9 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Protocol, Union, get_args, get_origin, runtime_checkable
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.ports import HasPlace
+from azure_functions_db.decorator.injection import described_place
+from azure_functions_db.decorator.inputs import model_ref
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _CONTEXT_TYPE = "PollContext"
+_CONTEXT_NAME = "context"
 _OPTIONAL = re.compile(r"(?:\w+\.)*Optional\[(.*)\]")
 
 
@@ -65,8 +69,12 @@ class Polling:
         return _total(await asyncio.gather(*ticks, return_exceptions=True))
 
     def described(self) -> dict[str, Any]:
-        """Return the poller's names."""
-        return {"type": self.kind, "arg_name": self.arg_name, "pollers": [poller.name for poller in self.pollers]}
+        """Return the pollers' names, and the place they read from where the source tells it."""
+        places = {poller.source.place if isinstance(poller.source, HasPlace) else None for poller in self.pollers}
+        place = places.pop()
+        told: dict[str, Any] = {"resource": {}} if place is None or places else described_place(*place)
+        model = model_ref(self.pollers[0].settings.model)
+        return {**told, "pollers": [poller.name for poller in self.pollers], **model}
 
     def _chosen(self, given: Mapping[str, Any]) -> Sequence[PollTrigger]:
         if self.partition is None:
@@ -80,12 +88,15 @@ class Polling:
         return [self.pollers[index]]
 
 
-def context_parameter(handler: Callable[..., Any], signature: inspect.Signature) -> str | None:
-    """Return the name of the parameter that is annotated with `PollContext`, if there is one."""
-    for parameter in signature.parameters.values():
-        if any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in hints_of(handler, parameter)):
-            return parameter.name
-    return None
+def context_parameters(handler: Callable[..., Any], signature: inspect.Signature) -> frozenset[str]:
+    """Return the parameters that want the `PollContext`: annotated with it, or not annotated and named ``context``."""
+    return frozenset(name for name, parameter in signature.parameters.items() if _wants_context(handler, parameter))
+
+
+def _wants_context(handler: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    if parameter.annotation is parameter.empty:
+        return parameter.name == _CONTEXT_NAME
+    return any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in hints_of(handler, parameter))
 
 
 def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Sequence[Any]:
@@ -100,7 +111,7 @@ def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Seque
 
 def _called_by(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the host told: its trigger's payload, by custom the first argument, and the invocation's id."""
-    invocation_id = getattr(given.get("context"), "invocation_id", None)
+    invocation_id = getattr(given.get(_CONTEXT_NAME), "invocation_id", None)
     return {"timer": next(iter(given.values()), None), "invocation_id": invocation_id}
 
 
@@ -118,14 +129,6 @@ def _total(outcomes: Sequence[int | BaseException]) -> int:
     if failures:
         raise BaseExceptionGroup(f"{len(failures)} partitions failed", failures)
     return sum(outcome for outcome in outcomes if isinstance(outcome, int))
-
-
-@runtime_checkable
-class Partitionable(Protocol):
-    """A source that can be narrowed to a part of its keys."""
-
-    def partitioned(self, index: int, count: int) -> Any:
-        """Return the source of one partition; all of them together read every row once."""
 
 
 class Steals:
@@ -150,30 +153,3 @@ def may_steal() -> bool:
     """Tell whether the tick that is running here may take over one more lease."""
     steals = steals_of_this_tick.get()
     return steals is None or steals.take()
-
-
-def pollers_of(name: str, source: Any, partitions: Any, options: Mapping[str, Any]) -> tuple[PollTrigger, ...]:
-    """Return the pollers of a source: one, or one for each partition."""
-    from azure_functions_db.trigger.poll import PollTrigger
-
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
-        raise ConfigurationError(f"partitions= must be a number from 1 up, not {partitions!r}")
-    if partitions == 1:
-        return (PollTrigger(name=name, source=source, **options),)
-    if not isinstance(source, Partitionable):
-        raise ConfigurationError(f"A {type(source).__name__} cannot be partitioned; leave out partitions=")
-    return tuple(
-        PollTrigger(
-            name=partition_name(name, index, partitions),
-            source=source.partitioned(index, partitions),
-            may_steal=may_steal,
-            consumer=name,
-            **options,
-        )
-        for index in range(partitions)
-    )
-
-
-def partition_name(name: str, index: int, count: int) -> str:
-    """Return the poller name of one partition; it changes with the count, as its rows do."""
-    return f"{name}-{index + 1}-of-{count}"

@@ -224,6 +224,7 @@ class Backfill:
             max_attempts=settings.max_attempts,
             model=settings.model,
             transactional=settings.transactional,
+            commit=settings.commit,
             consumer=settings.consumer,
             observers=[self],
         )

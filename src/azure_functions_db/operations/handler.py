@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.decorator.composition import poll_composition_of
 from azure_functions_db.operations.run import is_timer, timer_of
 from azure_functions_db.trigger.context import PollContext
-from azure_functions_db.trigger.handler import mapped
+from azure_functions_db.trigger.handler import handled_count, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,8 +45,10 @@ def deliver(definition: Definition, events: Sequence[RowChange]) -> None:
     """Call the app's handler with events outside a tick, as a tick would."""
     handler = handler_of(definition)
     outcome = handler.call(_given(definition, events), _context(definition, events))
-    if handler.is_async:
-        asyncio.run(outcome)
+    outcome = asyncio.run(outcome) if handler.is_async else outcome
+    count = handled_count(outcome, len(events))
+    if count < len(events):
+        raise HandlerError(f"The handler got through {count} of {len(events)} events only")
 
 
 def _given(definition: Definition, events: Sequence[RowChange]) -> list[Any]:

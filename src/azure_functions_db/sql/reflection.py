@@ -1,12 +1,13 @@
-"""Tables as the database describes them, remembered per engine."""
+"""Tables as the database describes them, remembered per engine; a table that the user describes is taken as it is."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.sql.failures import is_schema_change
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Inspector, Table
 
 T = TypeVar("T")
+
+_REFLECTED = "azfdb_reflected"
 
 
 class _Reflections:
@@ -57,19 +60,52 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def table_of(engine: Engine, name: str, schema: str | None = None) -> Table:
+def checked_table(table: object, schema: object) -> str | Table:
+    """Return a table's name, or a described table, as a user gave it; refuse what is neither."""
+    if isinstance(table, str) and table.strip():
+        if schema is not None and not (isinstance(schema, str) and schema.strip()):
+            raise ConfigurationError("schema= must name a schema; leave it out for the default one")
+        return table
+    if not is_described(table):
+        raise ConfigurationError(_NO_TABLE + (" (of a mapped class: its __table__)" if isinstance(table, type) else ""))
+    if schema is not None:
+        raise ConfigurationError("A Table knows its schema itself: leave out schema=")
+    if renamed := [column.name for column in table.columns if column.key != column.name]:
+        raise ConfigurationError(
+            f"The column {renamed[0]!r} of the Table {table.name!r} has a key= of its own: give the table's name"
+        )
+    return table
+
+
+_NO_TABLE = "table= must be the name of a table, or a SQLAlchemy Table"
+
+
+def is_described(table: object) -> TypeGuard[Table]:
+    """Tell whether this is a SQLAlchemy `Table`; whoever has one has imported SQLAlchemy, nobody else needs to."""
+    sqlalchemy = sys.modules.get("sqlalchemy")
+    return sqlalchemy is not None and isinstance(table, sqlalchemy.Table)
+
+
+def table_name(table: str | Table) -> str:
+    """Return the name by which messages call a table."""
+    return table if isinstance(table, str) else str(table.fullname)
+
+
+def table_of(engine: Engine, table: str | Table, schema: str | None = None) -> Table:
     """Return the table's description; an unknown table is a `ConfigurationError`."""
-    return _cache_of(engine).get(engine, name, schema)
+    return _cache_of(engine).get(engine, table, schema) if isinstance(table, str) else table
 
 
 def refreshed(engine: Engine, table: Table) -> Table:
-    """Read the table's description again after the one at hand turned out to be old."""
+    """Read the table's description again after the one at hand turned out to be old; a user's own stays."""
+    if not table.metadata.info.get(_REFLECTED):
+        return table
     cache = _cache_of(engine)
     cache.forget(table)
     return cache.get(engine, table.name, table.schema)
 
 
-def with_current_table(engine: Engine, name: str, schema: str | None, work: Callable[[Table], T]) -> T:
+def with_current_table(engine: Engine, name: str | Table, schema: str | None, work: Callable[[Table], T]) -> T:
     """Run work that fails as a whole, once more with a fresh description if the schema has changed.
 
     The work must leave nothing behind when it fails: it is a read, or a transaction of its own.
@@ -89,7 +125,7 @@ def with_current_table(engine: Engine, name: str, schema: str | None, work: Call
     return work(current)
 
 
-def table_with(engine: Engine, name: str, schema: str | None, columns: Iterable[str]) -> Table:
+def table_with(engine: Engine, name: str | Table, schema: str | None, columns: Iterable[str]) -> Table:
     """Return the table's description, read again if it knows less than these columns.
 
     A migration may have added them since; the caller tells which of them are still unknown.
@@ -121,7 +157,7 @@ def _reflected(engine: Engine, name: str, schema: str | None) -> Table:
     try:
         table = Table(
             name,
-            MetaData(),
+            MetaData(info={_REFLECTED: True}),
             schema=schema,
             autoload_with=described_by,
             resolve_fks=False,

@@ -9,6 +9,8 @@ However a transaction is undone, a rollback that fails never hides why it was wa
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from azure_functions_db.sql.failures import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import Transaction
@@ -29,6 +32,17 @@ _open: ContextVar[Mapping[int, Connection]] = ContextVar("azfdb_open_transaction
 def ambient_connection(engine: Engine) -> Connection | None:
     """Return the connection of the transaction that is open on this engine here, if any."""
     return _open.get().get(id(engine))
+
+
+_turns: weakref.WeakKeyDictionary[Connection, Any] = weakref.WeakKeyDictionary()
+_turns_lock = threading.Lock()
+
+
+def turn_on(connection: Connection) -> AbstractContextManager[object]:
+    """Return what lets the threads that share a transaction use its connection one after the other."""
+    with _turns_lock:
+        turn: AbstractContextManager[object] = _turns.setdefault(connection, threading.RLock())
+        return turn
 
 
 @contextmanager
@@ -74,6 +88,8 @@ def undo(give_up: Callable[[], object]) -> None:
         _logger.warning("Rolling back failed: %s", reason_of(failure))
     except DbConnectionError as lost:
         _logger.warning("Rolling back failed: %s", str(lost))
+    except Exception as failure:  # noqa: BLE001 - drivers have errors of their own, and why it was wanted comes first
+        _logger.warning("Rolling back failed: %s", type(failure).__name__)
 
 
 @contextmanager

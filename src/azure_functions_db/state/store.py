@@ -11,7 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -217,10 +217,9 @@ class DocumentLease:
         return release
 
     def release(self) -> None:
-        """Free the lease at once; a lease already lost is no error."""
+        """Free the lease at once; `LostLeaseError` when it has passed to somebody else."""
         try:
-            with suppress(LostLeaseError):
-                self._advance(lambda held, now: released(held, self.lease_id, now))
+            self._advance(lambda held, now: released(held, self.lease_id, now))
         finally:
             # After a failure too: a lease that its store does not remember it may retake at once.
             with self._stored.lock:
@@ -369,7 +368,7 @@ class DocumentStateStore(Resets):
         self._lease(poller_name, lease_id).renew(ttl_seconds)
 
     def release_lease(self, poller_name: str, lease_id: str) -> None:
-        """Free the lease at once; a lease already lost is no error."""
+        """Free the lease at once; `LostLeaseError` when it has passed to somebody else."""
         self._lease(poller_name, lease_id).release()
 
     def load_checkpoint(self, poller_name: str) -> CheckpointJson:

@@ -180,7 +180,8 @@ class StateStoreContract:
             stale.commit_checkpoint(POLLER, {"cursor": ["stale"]}, old)
         with pytest.raises(LostLeaseError):
             stale.renew_lease(POLLER, old, TTL)
-        stale.release_lease(POLLER, old)
+        with pytest.raises(LostLeaseError):
+            stale.release_lease(POLLER, old)
         with pytest.raises(LeaseConflictError):
             new_store().acquire_lease(POLLER, TTL)
         current.commit_checkpoint(POLLER, POSITION, lease_id)
@@ -255,7 +256,8 @@ class StateStoreContract:
             stale.commit_checkpoint(POLLER, {"cursor": ["stale"]}, old)
         with pytest.raises(LostLeaseError):
             stale.renew_lease(POLLER, old, TTL)
-        stale.release_lease(POLLER, old)
+        with pytest.raises(LostLeaseError):
+            stale.release_lease(POLLER, old)
         current.commit_checkpoint(POLLER, POSITION, lease_id)
         assert new_store().load_checkpoint(POLLER) == POSITION
 

@@ -84,8 +84,12 @@ class SmallSource:
         records = self._fetch(self._cursor(checkpoint), limit)
         if not records:
             return FetchResult(records, checkpoint, more=False)
+
+        def end(count: int) -> Position:
+            return {"cursor": self._position(records[count - 1])}
+
         # Whether more follows a short page, only the next one tells.
-        return FetchResult(records, {"cursor": self._position(records[-1])}, more=len(records) == limit or None)
+        return FetchResult(records, end(len(records)), more=len(records) == limit or None, cut=end)
 
     def acknowledge(self, checkpoint: Position) -> None:
         """Do nothing: a small source keeps nothing back."""

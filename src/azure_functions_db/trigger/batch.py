@@ -18,7 +18,7 @@ from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.poison import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from azure_functions_db.core.signals import Stage
     from azure_functions_db.core.types import CheckpointJson, Position
@@ -68,6 +68,10 @@ class Checkpoint:
     def search(self, batch_size: int) -> Search | None:
         """Return the search for poison rows that goes on behind it."""
         return Search.noted_in(self.notes.get("search"), batch_size)
+
+    def moved_to(self, position: Position, at: dt.datetime) -> Self:
+        """Return the checkpoint at another position; what was noted of the batch behind this one ends."""
+        return replace(self, position=position, updated_at=datetime_text(at), notes={})
 
     def noting(self, **notes: Any) -> Self:
         """Return the same position with other notes; None takes one away."""
@@ -122,6 +126,8 @@ class Batch:
     spent: dict[Stage, float]
     """The milliseconds that each stage took; of several calls, their sum."""
     events: Sequence[RowChange] = ()
+    cut: Callable[[int], Position] | None = None
+    """Gives the position behind the first so many of the events, where the source can tell."""
     call_seconds: float = 0.0
     """How long the last call of the handler took."""
     search: Search | None = None
@@ -130,6 +136,8 @@ class Batch:
     """Set where the source gave more than was asked for, to keep a transaction whole: it cannot be taken in parts."""
     undecodable: Mapping[str, Exception] = field(default_factory=dict)
     """By event id, why rows cannot be handed out."""
+    ends_tick: bool = False
+    """Set where the rest of a batch is left for a later tick."""
     is_last: bool = False
     quarantined: set[str] = field(default_factory=set)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from azure_functions_db.core.bridge import LoopCall, all_awaited, with_all_awaited
 from azure_functions_db.core.errors import ConfigurationError, RowsFailed, SerializationError
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.types import HandledFirst
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,18 +40,21 @@ class Handler:
         if self._is_async and loop is None:
             raise ConfigurationError("An async handler needs run_async() (await it on the host's loop)")
 
-    def call(self, events: Sequence[Any], context: PollContext, lease: Lease) -> None:
-        """Call the handler and wait for its end."""
+    def call(self, events: Sequence[Any], context: PollContext, lease: Lease) -> int:
+        """Call the handler and wait for its end; return how many of the events, from the first, it got through."""
+        return handled_count(self._called(events, context, lease), len(events))
+
+    def _called(self, events: Sequence[Any], context: PollContext, lease: Lease) -> Any:
         arguments, named = self._arguments_of(events, context)
         if self._is_async and self._loop is not None:
-            lease.watch(LoopCall(self._loop, lambda: with_all_awaited(self._function(*arguments, **named))))
-            return
+            return lease.watch(LoopCall(self._loop, lambda: with_all_awaited(self._function(*arguments, **named))))
         with all_awaited():
             outcome = self._function(*arguments, **named)
         if inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
             raise ConfigurationError("The handler returned a generator: nothing in it has run")
         if inspect.isawaitable(outcome):
-            lease.watch(LoopCall(self._loop_for(outcome), lambda: with_all_awaited(outcome)))
+            return lease.watch(LoopCall(self._loop_for(outcome), lambda: with_all_awaited(outcome)))
+        return outcome
 
     def _loop_for(self, outcome: Any) -> asyncio.AbstractEventLoop:
         """Return the loop; without one, what nobody would await must not be taken for success."""
@@ -59,6 +63,15 @@ class Handler:
                 outcome.close()
             raise ConfigurationError("The handler returned an awaitable, which only run_async() can await")
         return self._loop
+
+
+def handled_count(outcome: Any, given: int) -> int:
+    """Return how many events a handler got through by what it returned: all of them, unless it says otherwise."""
+    if not isinstance(outcome, HandledFirst):
+        return given
+    if not 0 < outcome.count <= given:
+        raise ValueError(f"The handler returned {outcome} for {given} event(s)")
+    return outcome.count
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -128,6 +141,13 @@ def misfit_text(misfit: Exception) -> str:
 
 class Misfits(RowsFailed):
     """The rows that fit no model, as against those that the handler itself has named."""
+
+
+def count_before_failed(cause: BaseException | None, events: Sequence[RowChange]) -> int:
+    """Return how many events come before the first that a handler has named; 0 where it named none, or strangers."""
+    if not isinstance(cause, RowsFailed) or not cause.failures.keys() <= {event.event_id for event in events}:
+        return 0
+    return next(place for place, event in enumerate(events) if event.event_id in cause.failures)
 
 
 def named_rows(cause: BaseException | None, events: Sequence[RowChange]) -> Mapping[str, Reason]:

@@ -10,7 +10,7 @@ from azure_functions_db.core.errors import HandlerError, PollerError, RowsFailed
 from azure_functions_db.core.signals import RowQuarantined, Stage
 from azure_functions_db.trigger.handler import named_rows
 from azure_functions_db.trigger.poison import Search
-from azure_functions_db.trigger.tick import Tick
+from azure_functions_db.trigger.tick import HandledPartly, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +48,8 @@ class IsolatingTick(Tick):
     def _deliver(self, batch: Batch) -> Checkpoint | None:
         try:
             self._settle_with_retries(batch)
+        except HandledPartly as partly:
+            return self._keep_first(batch, partly.count)
         except (HandlerError, SerializationError) as failure:
             return self._recover(batch, failure)
         return self._go_on_after(batch)
@@ -93,6 +95,8 @@ class IsolatingTick(Tick):
         batch.after = batch.noting(after, search.passed(len(batch.events), more=batch.more))
         try:
             self._settle(batch)
+        except HandledPartly as partly:
+            return self._keep_first(batch, partly.count)
         except HandlerError as failure:
             culprits = named_rows(failure.__cause__, batch.handled_events)
             if not culprits and not search.convicts:
@@ -209,4 +213,5 @@ def _joined(found: FetchResult, further: FetchResult) -> FetchResult:
         records=[*found.records, *further.records],
         revisions={**found.revisions, **{first + place: label for place, label in further.revisions.items()}},
         undecodable={**found.undecodable, **{first + place: why for place, why in further.undecodable.items()}},
+        cut=None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lease_margin
@@ -125,7 +125,8 @@ class Lease:
         """Give the lease back, if it is still held."""
         held, self._held = self._held, None
         if held is not None:
-            held.release()
+            with suppress(LostLeaseError):  # there is nothing left to give back
+                held.release()
 
     def cancel(self) -> None:
         """End the tick: the host has cancelled it; callable from any thread."""
@@ -154,30 +155,28 @@ class Lease:
         """Sleep, but not through an interruption."""
         self._stopped.wait(seconds)
 
-    def watch(self, call: LoopCall[Any]) -> None:
-        """Wait for a coroutine on the loop; cancel it when the tick is interrupted."""
+    def watch(self, call: LoopCall[Any]) -> Any:
+        """Wait for a coroutine on the loop and return its result; cancel it when the tick is interrupted."""
         self._call = call
         if self._stopped.is_set():
             call.cancel()
         try:
-            self._wait_for(call)
+            return self._wait_for(call)
         except asyncio.CancelledError as cancelled:
             self.check()
             raise RuntimeError("The handler's task was cancelled") from cancelled
         finally:
             self._call = None
 
-    def _wait_for(self, call: LoopCall[Any]) -> None:
+    def _wait_for(self, call: LoopCall[Any]) -> Any:
         # A renewal that hangs tells nobody; so this thread looks at the clock itself.
         while self.is_held and not self.lost.is_set():
             try:
-                call.result(self.lost.remaining())
+                return call.result(self.lost.remaining())
             except TimeoutError:
                 if call.done():
                     raise
-            else:
-                return
-        call.result()
+        return call.result()
 
     def _keep(self, held: HeldLease) -> None:
         """Take note that the lease is held, and keep it alive from now on."""

@@ -30,7 +30,7 @@ class Normalizer(Protocol):
 
 
 EventNormalizer = Normalizer
-"""The same, by the name that release 0.8 gave it."""
+"""The same, as the specification calls it."""
 
 
 class RecordNormalizer:

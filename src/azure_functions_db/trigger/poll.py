@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, Unpack, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, get_args, get_type_hints
 
 from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.clocks import utc_now
@@ -18,6 +18,7 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
+from azure_functions_db.core.types import CheckpointJson, Position  # noqa: TC001 - read below
 from azure_functions_db.trigger.adapters import full_source
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.isolation import IsolatingTick
@@ -89,6 +90,14 @@ class PollOptions(TypedDict, total=False):
             "With a state store in the handler's own database: its writes and the checkpoint are one transaction.",
         ),
     ]
+    commit: Annotated[
+        Literal["batch", "row"],
+        Option(
+            "batch",
+            'When the checkpoint moves: "batch", behind the whole batch; "row", behind each row, which the handler '
+            "is then given alone.",
+        ),
+    ]
     observers: Annotated[Iterable[Observer], Option((), "Further listeners beside the log and metrics.", ("__iter__",))]
 
 
@@ -102,6 +111,10 @@ class TriggerOptions(PollOptions, total=False):
     consumer: Annotated[
         str | None,
         Option(None, "Who handles the changes, for those who remember that; the poller's name unless given."),
+    ]
+    carried: Annotated[
+        Callable[[CheckpointJson], Position | None] | None,
+        Option(None, "Returns where to go on instead of at a stored checkpoint; None: right there."),
     ]
     may_steal: Annotated[
         Callable[[], bool], Option(always, "Asked before the lease of a holder who vanished is taken over.")
@@ -145,8 +158,10 @@ class PollSettings:
     max_attempts: int
     model: type[Any] | None
     transactional: bool
+    commit: Literal["batch", "row"]
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
+    carried: Callable[[CheckpointJson], Position | None] | None
     may_steal: Callable[[], bool]
     now: Callable[[], dt.datetime]
     monotonic: Callable[[], float]
@@ -165,6 +180,8 @@ class PollSettings:
             value = getattr(self, setting)
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{setting} must be greater than 0", setting=setting)
+        if self.commit not in {"batch", "row"}:
+            raise ConfigurationError(f"commit= is 'batch' or 'row', not {self.commit!r}", setting="commit")
         if self.model is not None and not hasattr(self.model, "model_validate"):
             raise ConfigurationError("model= takes a Pydantic model class", setting="model")
         check_store(self.store, transactional=self.transactional)
@@ -196,11 +213,11 @@ class PollRunner:
     def __init__(self, settings: PollSettings) -> None:
         self.settings = settings
 
-    def run(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
+    def tick(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick here and now; return the number of events handled."""
         return self._tick(Handler(handler), invocation_id).run()
 
-    async def run_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
+    async def tick_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick in a thread; an async handler is awaited on this loop.
 
         Cancelling this call cancels the handler, commits nothing more and gives the lease back
@@ -261,8 +278,8 @@ class PollTrigger:
         ``handler`` is called with a list of events, and with a `PollContext` when it takes a
         second argument.
         """
-        return self._runner.run(handler, invocation_id=invocation_id)
+        return self._runner.tick(handler, invocation_id=invocation_id)
 
     async def run_async(self, *, timer: object, handler: Callable[..., Any], invocation_id: str | None = None) -> int:  # noqa: ARG002 - see run
         """Run one tick without blocking the loop; the handler may be async."""
-        return await self._runner.run_async(handler, invocation_id=invocation_id)
+        return await self._runner.tick_async(handler, invocation_id=invocation_id)

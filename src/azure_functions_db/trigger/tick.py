@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from azure_functions_db.core.clocks import lag_seconds
@@ -40,7 +42,7 @@ from azure_functions_db.core.signals import (
 from azure_functions_db.trigger.adapters import fingerprints_of
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.context import PollContext
-from azure_functions_db.trigger.handler import Misfits, fitted
+from azure_functions_db.trigger.handler import Misfits, count_before_failed, fitted
 from azure_functions_db.trigger.lease import Lease, TickCancelled
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
@@ -89,6 +91,9 @@ class Tick:
         self._batches = self._fetched = self._handled_count = 0
         # A handler may change its rows: where they may be needed again, it is given copies.
         self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
+        # Row by row, a page has one row: only the source knows the position behind each.
+        self._page_size, pages = (1, settings.batch_size) if settings.commit == "row" else (settings.batch_size, 1)
+        self._most_pages = settings.max_batches_per_tick * pages
 
     # The story.
 
@@ -149,7 +154,21 @@ class Tick:
             self._skip()
             return None
         self._loaded = Checkpoint.of(self._stage(Stage.LOAD, self.lease.load))
-        return None if self._needs.needs_lease and not self._hold() else self._loaded
+        if (self._needs.needs_lease and not self._hold()) or not self._take_over():
+            return None
+        return self._loaded
+
+    def _take_over(self) -> bool:
+        """Go on from where others have been for the same rows, if that is further; False when the lease is taken."""
+        carried = self._settings.carried
+        further = None if carried is None else self._stage(Stage.LOAD, lambda: carried(self._loaded.json))
+        if further is None:
+            return True
+        if not self._hold():
+            return False
+        self._loaded = self._loaded.moved_to(further, self._settings.now())
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(self._loaded.json, last=False))
+        return True
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
@@ -208,7 +227,7 @@ class Tick:
             self.lease.check()
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
-        limit = self._settings.batch_size if search is None else search.rows.stop
+        limit = self._page_size if search is None else search.rows.stop
         result = self._read(checkpoint.position, limit, search, spent)
         for fact in result.facts:
             self._say(SourceReported, fact=fact)
@@ -227,6 +246,7 @@ class Tick:
             search=search,
             is_whole=len(result.records) > limit,
             spent=spent,
+            cut=result.cut,
         )
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
         return batch
@@ -261,12 +281,16 @@ class Tick:
             "fetched_at": fetched_at,
             "consumer": settings.consumer,
         }
-        events = normalized(settings.normalizer, result.records, self._descriptor, metadata, result.revisions)
+        events = self._events_of(result, metadata)
         undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
         if undecodable and settings.quarantine is None:
             raise undeliverable(events, undecodable)
         batch.events, batch.undecodable = events, undecodable
         batch.after = batch.before.after(batch.after, batch.id, fetched_at, len(events))
+
+    def _events_of(self, result: FetchResult, metadata: Mapping[str, Any]) -> list[RowChange]:
+        source = self._descriptor.whole or self._descriptor
+        return normalized(self._settings.normalizer, result.records, source, metadata, result.revisions)
 
     def _search_after(self, checkpoint: Checkpoint) -> Search | None:  # noqa: ARG002 - see IsolatingTick
         """Return the search for poison rows that a checkpoint tells of; there is none without a quarantine."""
@@ -292,8 +316,16 @@ class Tick:
     # Delivering: the whole batch goes to the handler.
 
     def _deliver(self, batch: Batch) -> Checkpoint | None:
-        """Handle and commit the batch, or raise and leave the checkpoint where it is."""
-        self._settle_with_retries(batch)
+        """Handle and commit the batch; where it failed, commit what was handled before the first failure, and raise."""
+        try:
+            self._settle_with_retries(batch)
+        except HandledPartly as partly:
+            return self._keep_first(batch, partly.count)
+        except HandlerError as failure:
+            first = self._first_of(batch, count_before_failed(failure.__cause__, batch.readable_events))
+            if first is not None:
+                self._settle_first(first)
+            raise
         return self._go_on_after(batch)
 
     def _settle_with_retries(self, batch: Batch) -> None:
@@ -314,38 +346,107 @@ class Tick:
     def _settle(self, batch: Batch) -> None:
         """Call the handler and commit; in one transaction where that is wanted."""
         if not self._settings.transactional:
-            self._call(batch, batch.readable_events)
+            self._call_for_all(batch)
             self._commit(batch)
             return
         if batch.undecodable:
             self._put_undecodable_aside(batch)  # a sink in the same database must not wait for the transaction
         try:
             with self._transaction(batch):
-                self._call(batch, batch.readable_events)
+                self._call_for_all(batch)
                 self._write(batch)
         except (CommitError, LostLeaseError) as failure:
             self._raise_unless_committed(batch, failure)
 
+    def _call_for_all(self, batch: Batch) -> None:
+        events = batch.readable_events
+        count = self._call(batch, events)
+        if count < len(events):
+            raise HandledPartly(count)
+
+    # Delivering in part: what the handler got through is a batch of its own, the rest comes again.
+
+    def _keep_first(self, batch: Batch, count: int) -> Checkpoint | None:
+        """Commit the first events of a batch, as its handler has said; the tick is over."""
+        first = self._first_of(batch, count)
+        if first is None:
+            raise HandlerError(
+                f"The handler got through {count} event(s), but the source cannot stand behind them: all come again",
+                poller_name=self._settings.name,
+                batch_id=batch.id,
+            )
+        return self._settle_first(first)
+
+    def _settle_first(self, first: Batch) -> Checkpoint | None:
+        """Commit what was handled; where that was taken back with its transaction, handle it once more, alone."""
+        try:
+            if self._settings.transactional:
+                self._settle(first)
+            else:
+                self._commit(first)
+        except HandledPartly as partly:
+            return self._keep_first(first, partly.count)
+        return self._go_on_after(first)
+
+    def _first_of(self, batch: Batch, count: int) -> Batch | None:
+        """Return the first events as a batch with the position behind them, as far as the source can stand there."""
+        events = batch.events[: batch.events.index(batch.readable_events[count])]
+        page = self._page_of(batch, [event.event_id for event in events]) if count else None
+        if page is None:
+            return None
+        reached, found = page
+        events = [event for event in events if event.event_id in found]
+        return replace(
+            batch,
+            after=batch.before.after(reached, batch.id, self._settings.now(), len(events)),
+            events=events,
+            undecodable={name: why for name, why in batch.undecodable.items() if name in found},
+            more=True,
+            ends_tick=True,
+        )
+
+    def _page_of(self, batch: Batch, ids: Sequence[str]) -> tuple[Checkpoint, frozenset[str]] | None:
+        """Return where the longest page ends that holds none but these events, the first of a batch, and what it holds.
+
+        A source that does not tell is read again: rows may have changed since, and a transaction may have to
+        stay whole.
+        """
+        wanted, limit = frozenset(ids), len(ids)
+        if batch.cut is not None:
+            return Checkpoint.of(batch.cut(limit)), wanted
+        while limit > 0:
+            result = self._read(batch.before.position, limit, None, batch.spent)
+            found = [event.event_id for event in self._events_of(result, {})]
+            known = sum(1 for _ in takewhile(wanted.__contains__, found))
+            if found and known == len(found):
+                return Checkpoint.of(result.next_checkpoint), frozenset(found)
+            limit = min(known, limit - 1)
+        return None
+
     # Handling.
 
-    def _call(self, batch: Batch, events: Sequence[RowChange]) -> None:
-        """Hand events to the handler; in a search, rows that fit no model fail on their own."""
+    def _call(self, batch: Batch, events: Sequence[RowChange]) -> int:
+        """Hand events to the handler; return how many it got through. In a search, misfits fail on their own."""
         began = self._settings.monotonic()
         fitting, misfits = self._given(batch, events)
         try:
-            self._stage(Stage.HANDLER, lambda: self._handle(batch, events, fitting, misfits), batch.id, batch.spent)
+            return self._stage(
+                Stage.HANDLER, lambda: self._handle(batch, events, fitting, misfits), batch.id, batch.spent
+            )
         except HandlerError:
             batch.attempts += batch.search is None
             raise
         finally:
             batch.call_seconds = self._settings.monotonic() - began
 
-    def _handle(self, batch: Batch, events: Sequence[RowChange], fitting: list[Any], misfits: _Errors) -> None:
+    def _handle(self, batch: Batch, events: Sequence[RowChange], fitting: list[Any], misfits: _Errors) -> int:
+        count = len(fitting)
         with self.lease.guard():
             if fitting:
-                self._handler.call(fitting, self._context(batch, events), self.lease)
+                count = self._handler.call(fitting, self._context(batch, events), self.lease)
             if misfits:
                 raise Misfits(misfits)
+        return count
 
     def _given(self, batch: Batch, events: Sequence[RowChange]) -> tuple[list[Any], _Errors]:
         """Return what the handler is given, and the rows that fit no model."""
@@ -408,11 +509,11 @@ class Tick:
             yield
 
     def _is_last(self, batch: Batch) -> bool:
-        if not batch.more:
+        if batch.ends_tick or not batch.more:
             return True
         # All steps of a search together count as one batch.
         is_over = self._search_after(batch.after) is None
-        if is_over and self._batches + 1 >= self._settings.max_batches_per_tick:
+        if is_over and self._batches + 1 >= self._most_pages:
             return True
         # The next batch is expected to take as long as this one.
         return not self._has_time(self._settings.monotonic() - batch.began)
@@ -463,6 +564,14 @@ class Tick:
             if isinstance(self._source, CountsChanges):
                 return self._source.count_changes(checkpoint.position, _MOST_ROWS)
         return None
+
+
+class HandledPartly(BaseException):
+    """The handler got through the first events only; it takes back a transaction that is open."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
 
 
 class _Rule(NamedTuple):

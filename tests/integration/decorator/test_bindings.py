@@ -99,14 +99,9 @@ def test_a_missing_row_can_be_an_error(shop: Shop) -> None:
     @db.input("user", **shop.place, table="users", pk={"id": 9}, on_not_found="raise")
     def by_key(req: int, user: Any) -> None: ...
 
-    @db.input("users", **shop.place, query="SELECT * FROM users WHERE id > 9", on_not_found="raise")
-    async def by_query(req: int, users: Any) -> None: ...
-
     with pytest.raises(NotFoundError, match="'user' found no row in table 'users'") as raised:
         by_key(1)
     assert raised.value.table == "users"
-    with pytest.raises(NotFoundError, match="'users' found no row in the query"):
-        asyncio.run(by_query(1))
 
 
 def test_a_resolver_must_return_a_dict(shop: Shop) -> None:

@@ -144,7 +144,7 @@ def test_a_forgotten_call_is_explained(kind: str) -> None:
         ({"table": "t", "pk": {}}, "names no column"),
         ({"table": "t", "pk": 5}, "a dict or a function"),
         ({"table": "t", "pk": {"id": 1}, "params": {"a": 1}}, "params= belong to query="),
-        ({"table": "t", "query": "SELECT 1"}, "names its tables itself"),
+        ({"table": "", "query": "SELECT 1"}, "the name of a table"),
         ({"query": " "}, "the text of an SQL query"),
         ({"query": "SELECT 1", "params": [1]}, "a dict or a function"),
         ({"query": "SELECT 1", "on_not_found": "ignore"}, "'none' or 'raise'"),
@@ -182,7 +182,8 @@ def test_a_resolver_cannot_ask_for_an_injected_value_wherever_the_other_decorato
         ({"table": "t", "action": "upsert"}, "needs conflict_columns="),
         ({"table": "t", "action": "upsert", "conflict_columns": "id"}, "the list of columns"),
         ({"table": "t", "conflict_columns": ["id"]}, "belong to action='upsert'"),
-        ({"table": ""}, "must name the table"),
+        ({"table": ""}, "must be the name of a table"),
+        ({"table": None}, "must name the table"),
     ],
 )
 def test_wrong_options_of_an_output_are_refused(options: dict[str, Any], message: str) -> None:
@@ -231,13 +232,17 @@ def test_metadata_tells_what_is_bound_without_credentials() -> None:
     bound = db.output("out", url=secret, table="orders", action="upsert", conflict_columns=["id"])(
         db.inject_reader("user", url="%SHOP_DB%", table="users", schema="crm")(handler)
     )
-    place = {"type": "output", "arg_name": "out", "url": "postgresql+psycopg://db.example/shop", "table": "orders"}
+    out = {
+        "kind": "output",
+        "parameter": "out",
+        "connection_setting": "postgresql+psycopg://***@db.example/shop?***",
+        "resource": {"table": "orders"},
+    }
+    user = {"kind": "reader", "parameter": "user", "connection_setting": "%SHOP_DB%", "resource": {"table": "users"}}
     assert get_db_metadata(bound) == {
         "version": 1,
-        "bindings": [place | {"action": "upsert", "conflict_columns": ["id"]}],
-        "injections": [
-            {"type": "inject_reader", "arg_name": "user", "url": "%SHOP_DB%", "table": "users", "schema": "crm"}
-        ],
+        "bindings": [out | {"action": "upsert", "conflict_columns": ["id"]}],
+        "injections": [user | {"schema": "crm"}],
     }
     assert bound._azure_functions_metadata["other"] == {"kept": True}  # type: ignore[attr-defined]
     assert "db" not in handler._azure_functions_metadata  # type: ignore[attr-defined]
@@ -248,7 +253,7 @@ def test_metadata_is_found_through_the_apps_decorator_and_cannot_be_changed() ->
     registered = app.route(route="x")(decorated("output"))
     found = get_db_metadata(registered)
     assert found is not None
-    assert found["bindings"][0]["table"] == "users"
+    assert found["bindings"][0]["resource"] == {"table": "users"}
     found["bindings"].clear()
     again = get_db_metadata(registered)
     assert again is not None

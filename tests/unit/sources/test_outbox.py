@@ -83,6 +83,7 @@ def test_the_statements_of_sql_server_are_what_they_were() -> None:
         created_column=None,
         deleted_column=None,
         partition=None,
+        partition_by=None,
         start_at="beginning",
         in_flight="wait",
         settle_seconds=None,

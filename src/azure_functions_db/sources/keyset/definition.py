@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.sql.engine import parsed_url
+from azure_functions_db.sql.reflection import checked_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import CursorValue
@@ -50,8 +51,12 @@ class Definition:
     settle_seconds: float | None
     strategy: str
     undecodable: Undecodable = "error"
+    partition_by: tuple[str, ...] | None = None
+    """The columns that tell which share a row belongs to; None: its key."""
     end_at: CursorValue = None
     """The last cursor value to read; None: no end."""
+    described: Table | None = field(default=None, compare=False)
+    """The table as the user describes it, which is then not looked at; None: its name is all that was given."""
 
     @property
     def label(self) -> str:
@@ -69,7 +74,18 @@ class Definition:
     def needed_columns(self) -> tuple[str, ...]:
         """Every column that is named, once."""
         marks = (name for name in (self.created_column, self.deleted_column) if name)
-        return tuple(dict.fromkeys((*(self.columns or ()), *self.order_columns, *marks)))
+        return tuple(dict.fromkeys((*(self.columns or ()), *self.order_columns, *marks, *(self.partition_by or ()))))
+
+    @property
+    def share_columns(self) -> tuple[str, ...]:
+        """The columns whose values decide to which share a row belongs."""
+        return self.partition_by or self.pk_columns
+
+    @property
+    def _share(self) -> str | None:
+        if self.partition is None:
+            return None
+        return " ".join([str(self.partition), *(f"by {name}" for name in self.partition_by or ())])
 
     def fingerprint(self, config: DbConfig) -> str:
         """Return what tells this definition from any other; passwords and driver options do not count."""
@@ -82,7 +98,7 @@ class Definition:
             "pk_columns": self.pk_columns,
             "where": self.where,
             "parameters": {name: [type(value).__name__, str(value)] for name, value in self.parameters.items()},
-            "partition": str(self.partition) if self.partition else None,
+            "partition": self._share,
             "strategy": self.strategy,
         }
         return f"sha256:{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
@@ -106,7 +122,7 @@ class Definition:
 
 def defined(
     *,
-    table: str | None,
+    table: str | Table | None,
     query: str | None,
     schema: str | None,
     cursor_column: str,
@@ -115,6 +131,7 @@ def defined(
     parameters: Mapping[str, Any] | None,
     columns: Sequence[str] | None,
     partition: tuple[int, int] | None,
+    partition_by: str | Sequence[str] | None,
     in_flight: InFlight,
     settle_seconds: float | None,
     strategy: str,
@@ -133,23 +150,39 @@ def defined(
     _require(not isinstance(pk_columns, str), "pk_columns= is a list of names, not a text")
     where = None if where is None else checked_condition(_text("where", where))
     query = None if query is None else checked_query(_text("query", query))
-    for name in (table, schema, others["created_column"], others["deleted_column"]):
+    for name in (schema, others["created_column"], others["deleted_column"]):
         _require(name is None or _is_name(name), f"{name!r} is no name of a table or column")
+    described = _described(table, schema)
+    if described is not None and columns is None:
+        columns = [column.name for column in described.columns]
     return Definition(
-        table=table,
+        table=table if table is None or isinstance(table, str) else table.name,
         query=query,
-        schema=schema,
+        schema=schema if described is None else described.schema,
+        described=described,
         cursor_column=_names("cursor_column", [cursor_column])[0],
         pk_columns=_names("pk_columns", pk_columns),
         where=where,
         parameters=_parameters(where, query, parameters or {}),
         columns=None if columns is None else _names("columns", columns),
         partition=None if partition is None else Partition.checked(partition),
+        partition_by=share_columns_of(partition_by),
         in_flight=in_flight,
         settle_seconds=settle_seconds,
         strategy=strategy,
         **others,
     )
+
+
+def _described(table: object, schema: str | None) -> Table | None:
+    """Return the table that a user describes; None for a name, or a query."""
+    if table is None:
+        return None
+    try:
+        checked = checked_table(table, schema)
+    except ConfigurationError as refusal:
+        raise SourceConfigurationError(str(refusal)) from None
+    return None if isinstance(checked, str) else checked
 
 
 def _require(holds: bool, message: str) -> None:
@@ -177,6 +210,11 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     _require(all(map(_is_name, checked)), f"{argument}= must hold column names")
     _require(len(set(checked)) == len(checked), f"{argument}= names a column twice")
     return checked
+
+
+def share_columns_of(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns of ``partition_by``."""
+    return None if given is None else _names("partition_by", [given] if isinstance(given, str) else given)
 
 
 def _parameters(where: str | None, query: str | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from azure_functions_db.sources.keyset.undecodable import Salvage, is_undecodabl
 from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sqlalchemy import Connection, Select
 
@@ -46,6 +46,8 @@ class Page:
     more: bool
     revisions: Mapping[int, str] = field(default_factory=dict)
     """What tells a row from its earlier delivery at the same cursor value, by its place in the page."""
+    cut: Callable[[int], Position] | None = field(default=None, compare=False, repr=False)
+    """Gives the position behind the first so many of the rows."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,13 @@ def _missed(
     if not fresh:
         return None
     kept = fresh[:limit]
-    boundary = (start.boundary or _NOTHING).joined({key: mark for _, key, mark in kept}, complete=False)
-    end = replace(start, boundary=boundary)
+
+    def end(count: int) -> Position:
+        marks = {key: mark for _, key, mark in kept[:count]}
+        return replace(start, boundary=(start.boundary or _NOTHING).joined(marks, complete=False))
+
     more = ahead.more or bool(ahead.rows) or len(fresh) > limit
-    return Page(read.header, [rows[place] for place, _, _ in kept], end, more, _labels(kept))
+    return Page(read.header, [rows[place] for place, _, _ in kept], end(limit), more, _labels(kept), end)
 
 
 def at_present(connection: Connection, plan: Plan, position: Position) -> Position:
@@ -147,11 +152,8 @@ def _read_share(connection: Connection, plan: Plan, start: Position, count: int,
 
 
 def _share(plan: Plan, layout: Layout, rows: Sequence[Any]) -> list[Any]:
-    order = plan.definition.order_columns
-    position_of = layout.position
-    places = [order.index(name) for name in plan.definition.pk_columns]
     takes = plan.definition.partition.takes  # type: ignore[union-attr]  # only called with one
-    return [row for row in rows if takes([position_of(row)[place] for place in places])]
+    return [row for row in rows if takes(layout.share_values(row))]
 
 
 def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
@@ -162,18 +164,22 @@ def _page(plan: Plan, start: Position, read: _Reading, limit: int) -> Page:
         count = read.layout.count_at_start(read.rows, start.values[0])
         fresh = read.layout.fresh(read.rows[:count], start.boundary)
     rows = [*(read.rows[place] for place, _, _ in fresh), *read.rows[count:]] if count else read.rows
+
+    def cut(first: int) -> Position:
+        return _page(plan, start, read, first).end
+
     if len(rows) <= limit:
         stands = start.boundary is not None and (read.last is None or are_tied(read.last.values[0], start.values[0]))
         if stands and not rows:
             return replace(empty_page(start), more=not read.is_end)
         last = Position(start.values) if stands and not read.is_end else read.last
         end = _end(plan, start, read.layout, read.rows, last, more=not read.is_end)
-        return Page(read.header, rows, end, not read.is_end, _labels(fresh) if fresh else {})
+        return Page(read.header, rows, end, not read.is_end, _labels(fresh) if fresh else {}, cut)
     # The end is the last row before the first one that stays behind, so that delivered ones in between count.
     stop = fresh[limit][0] if limit < len(fresh) else count + limit - len(fresh)
     last = Position(read.layout.position(read.rows[stop - 1]))
     end = _end(plan, start, read.layout, read.rows[:stop], last, more=True)
-    return Page(read.header, rows[:limit], end, more=True, revisions=_labels(fresh[:limit]))
+    return Page(read.header, rows[:limit], end, more=True, revisions=_labels(fresh[:limit]), cut=cut)
 
 
 def _end(

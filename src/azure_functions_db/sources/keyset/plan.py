@@ -42,7 +42,7 @@ class Plan:
 
     def __init__(self, definition: Definition, shape: Shape, dialect: Dialect) -> None:
         shape.require(definition.needed_columns)
-        for name in definition.order_columns:
+        for name in {*definition.order_columns, *definition.share_columns}:
             values.require_orderable(name, shape.types[name], dialect, described=definition.table is not None)
         self.definition = definition
         self.shape = shape
@@ -250,8 +250,11 @@ class Plan:
     def _layout(self, header: Header) -> Layout:
         own, order = self._own(header), self.definition.order_columns
         extra = {name: len(own) + i for i, name in enumerate(self.exact)}
-        position = [extra.get(name, header.names.index(name)) for name in order]
-        return Layout(position, [place for place, name in enumerate(own) if name not in order])
+        position, share = (
+            [extra.get(name, header.names.index(name)) for name in names]
+            for names in (order, self.definition.share_columns)
+        )
+        return Layout(position, [place for place, name in enumerate(own) if name not in order], share)
 
     def _raw(self, names: Sequence[str]) -> Select[Any]:
         """Select columns of the position, to be had as the driver gives them."""
@@ -330,14 +333,14 @@ class Plan:
             # On a line of its own, the closing parenthesis cannot fall into a comment.
             filters.append(bound_text(f"({self.definition.where}\n)", self.definition))
         if self.definition.partition and self.partitions_in_sql:
-            filters.append(self.definition.partition.condition(self.shape.column(self.definition.pk_columns[0])))
+            filters.append(self.definition.partition.condition(self.shape.column(self.definition.share_columns[0])))
         return filters
 
     @property
     def partitions_in_sql(self) -> bool:
-        """Whether the database itself can pick the rows of a partition: a single integer key."""
-        key = self.definition.pk_columns
-        return len(key) == 1 and values.is_whole(self.shape.types[key[0]])
+        """Whether the database itself can pick the rows of a partition: by a single integer column."""
+        columns = self.definition.share_columns
+        return len(columns) == 1 and values.is_whole(self.shape.types[columns[0]])
 
     def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
         return _bound(parameter, self.shape.types[name], self.dialect)

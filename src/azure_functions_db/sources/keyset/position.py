@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.core.types import CheckpointJson, CursorValue
+    from azure_functions_db.core.types import CheckpointJson, CursorPart, CursorValue
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -82,6 +82,8 @@ def position_in(plan: Plan, checkpoint: CheckpointJson, connection: Connection) 
     cursor, *key = deserialize_position(written, plan.definition.pk_columns)
     if cursor is None:
         return BEGINNING
+    if not key:
+        return Position(_as_driver_values(plan, [cursor], connection), inclusive=True)
     by_name = {**dict(zip(plan.definition.pk_columns, key, strict=True)), plan.definition.cursor_column: cursor}
     if isinstance(written, list):
         by_name = {name: values.coerced(value, plan.shape.types[name]) for name, value in by_name.items()}
@@ -110,7 +112,7 @@ def described(definition: Definition, checkpoint: CheckpointJson) -> str:
     cursor, *key = (None,) if written is None else deserialize_position(written, definition.pk_columns)
     if cursor is None:
         return _BEGINNING_TEXT
-    by_name = {definition.cursor_column: cursor, **dict(zip(definition.pk_columns, key, strict=True))}
+    by_name = {definition.cursor_column: cursor, **dict(zip(definition.pk_columns, key, strict=bool(key)))}
     return shlex.join(f"{name}={json_safe(value)}" for name, value in by_name.items())
 
 
@@ -131,6 +133,54 @@ def parsed(plan: Plan, text: str) -> CheckpointJson:
     return {"cursor": serialize_position(typed[definition.cursor_column], key)}
 
 
+def lowest(definition: Definition, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
+    """Return where to begin so as to miss nothing that follows any of these; None where cursors cannot be compared.
+
+    One that all share stays as it is. Of several it is the lowest cursor, its rows included, for what was delivered
+    at it differs; one that is the key as well belongs to one row, which need not come again.
+    """
+    positions = [{name: part for name, part in one.items() if name in _POSITION} for one in checkpoints]
+    begun = [position for position in positions if position.get("cursor") is not None]
+    if not begun or (len(begun) < len(positions) and definition.start_at != "now"):
+        return {}  # Who has not begun would begin before all others; but at "now", behind them.
+    cursors = [_cursor_in(definition, position) for position in begun]
+    if None in cursors:
+        return begun[cursors.index(None)]
+    if all(position == begun[0] for position in begun):
+        return begun[0]
+    if not _have_order(cursors):
+        if definition.start_at == "now":
+            raise SourceConfigurationError(
+                f"Which of several {definition.cursor_column} is the lowest only the database knows, and to begin "
+                'at "now" would skip rows: give start_at= the lowest value that the old partitions have reached'
+            )
+        return None
+    first: Any = min(cursors)  # type: ignore[type-var]  # they have an order
+    key = {definition.cursor_column: first} if definition.pk_columns == (definition.cursor_column,) else {}
+    return {"cursor": serialize_position(first, key)}
+
+
+def is_behind(definition: Definition, checkpoint: CheckpointJson, other: CheckpointJson) -> bool:
+    """Tell whether a checkpoint's cursor is certainly lower than another's."""
+    one, further = _cursor_in(definition, checkpoint), _cursor_in(definition, other)
+    if one is None or further is None:
+        return one is None and further is not None
+    return _have_order([one, further]) and bool(one < further)  # type: ignore[operator]  # they have an order
+
+
+def _cursor_in(definition: Definition, checkpoint: CheckpointJson) -> CursorPart:
+    written = checkpoint.get("cursor")
+    return None if written is None else deserialize_position(written, definition.pk_columns)[0]
+
+
+def _have_order(cursors: Sequence[Any]) -> bool:
+    """Tell whether values are ordered here as in any database; of texts and UUIDs only theirs is known."""
+    first = cursors[0]
+    if all(cursor == first for cursor in cursors):
+        return True
+    return not isinstance(first, str | UUID) and all(are_alike(first, cursor) for cursor in cursors)
+
+
 def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> tuple[Any, ...]:
     names = plan.definition.order_columns
     sample = None
@@ -148,6 +198,7 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
 
 BOUNDARY = "boundary"
 """The part of a checkpoint that remembers what was delivered at its cursor value."""
+_POSITION = {"cursor", BOUNDARY}
 MOST_ROWS = 1_000
 """How many rows of one cursor value are remembered; with more, the value is not read again."""
 
@@ -217,8 +268,9 @@ def boundary_in(written: Any, cursor: Any) -> Boundary | None:
 class Layout:
     """Where a driver's rows have their cursor, their key and everything else; made once for each kind of result."""
 
-    def __init__(self, position: Sequence[int], content: Sequence[int]) -> None:
+    def __init__(self, position: Sequence[int], content: Sequence[int], share: Sequence[int] = ()) -> None:
         self._position = position
+        self._share = share
         self._cursor, *self._key = position
         self._content = content
 
@@ -226,6 +278,10 @@ class Layout:
         """Return a row's cursor and key as a checkpoint holds them."""
         parts = [row[place] for place in self._position]
         return tuple([part if type(part) in STORABLE else storable(part) for part in parts])
+
+    def share_values(self, row: Any) -> list[Any]:
+        """Return what tells the share of a row."""
+        return [storable(row[place]) for place in self._share]
 
     def count_at_start(self, rows: Sequence[Any], cursor: Any) -> int:
         """Return how many rows lead at the cursor value."""

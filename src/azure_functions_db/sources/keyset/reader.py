@@ -32,7 +32,7 @@ from azure_functions_db.sources.keyset.position import (
     position_after,
     position_in,
 )
-from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
+from azure_functions_db.sources.keyset.shape import described_shape, query_shape, renewed_table_shape, table_shape
 from azure_functions_db.sources.keyset.undecodable import SalvagedRow, failures_in, salvaged_records
 from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sources.read_errors import may_be_migration, raise_read_error
@@ -90,13 +90,15 @@ class KeysetReader:
         try:
             fetched = self.fetched(resumed, limit)
             page = fetched.page
+            following = self._next_checkpoint(checkpoint, fetched)
             return FetchResult(
                 self.records(fetched),
-                self._next_checkpoint(checkpoint, fetched),
+                following,
                 page.more,
                 revisions=page.revisions,
                 undecodable=self.undecodable(page) if fetched.is_salvaged else {},
                 facts=fetched.facts,
+                cut=None if page.cut is None else _cutter(fetched.plan, page.cut, following),
             )
         except Exception as error:  # noqa: BLE001 - each becomes an error that a poller knows
             raise_read_error(self._name, error)
@@ -204,6 +206,12 @@ class KeysetReader:
         )
 
 
+def _cutter(plan: Plan, cut: Callable[[int], Position], following: CheckpointJson) -> Callable[[int], CheckpointJson]:
+    """Return what gives the checkpoint behind the first so many rows; what it says of the horizon is the page's."""
+    horizon = {name: part for name, part in following.items() if name == HORIZON}
+    return lambda count: {**checkpoint_after(plan, cut(count)), **horizon}
+
+
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
     if watch.bound is not None:
         return read_page(connection, plan, start, limit, Bound(watch.bound, watch.includes_bound))
@@ -257,7 +265,7 @@ class Relation:
         if self._plan is None or self._plan.dialect is not engine.dialect:
             first = self._plan is None
             self._plan = Plan(self.definition, self._shape(engine), engine.dialect)
-            if first:
+            if first and self.definition.described is None:  # whose indexes would have to be asked for
                 from azure_functions_db.sources.keyset.checks import warn_without_index
 
                 warn_without_index(self.name, engine, self._plan)
@@ -268,7 +276,7 @@ class Relation:
         earlier, engine = self._plan, self.engine()
         if earlier is None:
             return False
-        table = earlier.shape.table
+        table = earlier.shape.table if earlier.shape.is_reflected else None
         shape = self._shape(engine) if table is None else renewed_table_shape(engine, table)
         self._plan = Plan(self.definition, shape, engine.dialect)
         return repr(shape.types) != repr(earlier.shape.types)
@@ -320,6 +328,8 @@ class Relation:
                 return position_after(plan, value, connection, inclusive=True)
 
     def _shape(self, engine: Engine) -> Shape:
+        if self.definition.described is not None:
+            return described_shape(self.definition.described)
         if self.definition.table is not None:
             return table_shape(engine, self.definition.table, self.definition.schema)
         with engine.connect() as connection:

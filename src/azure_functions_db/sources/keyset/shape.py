@@ -34,6 +34,8 @@ class Shape:
     """The table as it was reflected; None for a query."""
     hidden: frozenset[str] = frozenset()
     """The columns that have to be named because a star does not bring them."""
+    is_reflected: bool = True
+    """Whether the database itself has described the table."""
 
     def column(self, name: str) -> ColumnElement[Any]:
         """Return the column to use in an expression."""
@@ -55,10 +57,11 @@ class Shape:
     def is_stamped(self, name: str, dialect: Dialect) -> bool:
         """Tell whether the late-commit watch lets the column's values ripen until a clock has passed them.
 
-        Not so for a query or a view (which has no key), where a value may be rounded by any expression.
+        Not so for a query or a view (which has no key), where a value may be rounded by any expression,
+        nor where it is not the database who says what is there.
         """
         ripens = dialect.name in {"postgresql", "mysql", "mariadb"} and values.is_temporal(self.types[name])
-        return ripens and self.table is not None and bool(self.table.primary_key.columns)
+        return ripens and self.is_reflected and self.table is not None and bool(self.table.primary_key.columns)
 
     def require(self, names: Sequence[str]) -> None:
         """Refuse names that are no columns, with the ones that are."""
@@ -72,6 +75,11 @@ class Shape:
 def table_shape(engine: Engine, name: str, schema: str | None) -> Shape:
     """Return the table's shape as it is remembered."""
     return _shape_of(engine, table_of(engine, name, schema))
+
+
+def described_shape(table: Table) -> Shape:
+    """Return the shape of a table as the user describes it."""
+    return Shape(table, {column.name: column.type for column in table.columns}, table, is_reflected=False)
 
 
 def renewed_table_shape(engine: Engine, table: Table) -> Shape:

@@ -13,9 +13,16 @@ from azure_functions_db.core.errors import ConfigurationError, SourceConfigurati
 from azure_functions_db.core.former import former_arguments, warn_of
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.bounds import HORIZON
-from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
+from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined, share_columns_of
 from azure_functions_db.sources.keyset.page import read_page
-from azure_functions_db.sources.keyset.position import BEGINNING, described, parsed, position_after
+from azure_functions_db.sources.keyset.position import (
+    BEGINNING,
+    described,
+    is_behind,
+    lowest,
+    parsed,
+    position_after,
+)
 from azure_functions_db.sources.keyset.reader import (
     KeysetReader,
     Patience,
@@ -32,7 +39,7 @@ from azure_functions_db.sql.engine import engine_getter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Backlog, CheckpointJson, CursorValue, FetchResult, Finding, RawRecord
@@ -52,7 +59,8 @@ class SqlAlchemySource:
     - ``url``, ``db_config``:
       Exactly one of them; ``%NAME%`` stands for an environment variable.
     - ``table``, ``query``:
-      Exactly one of them. ``query`` is wrapped as a subquery; it must be deterministic.
+      Exactly one of them. ``table`` is a name, or a SQLAlchemy `Table`: its columns are then read as it
+      describes them, and the database is not asked. ``query`` is wrapped as a subquery; it must be deterministic.
     - ``cursor_column``:
       Grows with every change: an integer, a timestamp, a version.
     - ``pk_columns``:
@@ -63,8 +71,9 @@ class SqlAlchemySource:
       The columns to read; cursor, key and the two columns below always come along.
     - ``created_column``, ``deleted_column``:
       Tell an insert from an update (equal to the cursor: insert) and a soft delete (true or not NULL).
-    - ``partition``:
-      ``(index, count)``: only this share of the rows, by a stable hash of the key.
+    - ``partition``, ``partition_by``:
+      ``(index, count)``: only this share of the rows, by a stable hash of the key, or of the columns in
+      ``partition_by``, a name or several: rows that are alike in them belong to one share.
     - ``start_at``:
       Where to begin without a checkpoint: "beginning", "now", a cursor value (its rows included), or
       ``(cursor, *key)`` (that row excluded).
@@ -92,7 +101,7 @@ class SqlAlchemySource:
         *,
         url: str | None = None,
         db_config: DbConfig | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         query: str | None = None,
         schema: str | None = None,
         cursor_column: str,
@@ -106,6 +115,7 @@ class SqlAlchemySource:
         created_column: str | None = None,
         deleted_column: str | None = None,
         partition: tuple[int, int] | None = None,
+        partition_by: str | Sequence[str] | None = None,
         start_at: CursorValue = "beginning",
         in_flight: InFlight = "wait",
         settle_seconds: float | None = None,
@@ -138,6 +148,7 @@ class SqlAlchemySource:
             created_column=created_column,
             deleted_column=deleted_column,
             partition=partition,
+            partition_by=partition_by,
             start_at=start_at,
             in_flight=in_flight,
             settle_seconds=settle_seconds,
@@ -145,7 +156,7 @@ class SqlAlchemySource:
             operation_mode=operation_mode,
             undecodable=undecodable,
         )
-        self.name = name or self._definition.label
+        self.name = self._whole_name = name or self._definition.label
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
         self._relation = self._new_relation()
 
@@ -158,6 +169,11 @@ class SqlAlchemySource:
     def pk_columns(self) -> tuple[str, ...]:
         """The columns that tell rows apart."""
         return self._definition.pk_columns
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The connection URL as it is written, and the table with its schema; nothing is looked up."""
+        return self._config.connection_url, self._definition.table, self._definition.schema
 
     @cached_property
     def created_column(self) -> str | None:
@@ -173,7 +189,11 @@ class SqlAlchemySource:
     def source_descriptor(self) -> SourceDescriptor:
         """Who this source is; the fingerprint changes when its definition does."""
         with reading(self.name):
-            return SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+            own = SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+            if self._definition.partition is None:
+                return own
+            whole = replace(self._definition, partition=None).fingerprint(self._config)
+            return replace(own, whole=SourceDescriptor(self._whole_name, own.kind, whole))
 
     @cached_property
     def _former_fingerprints(self) -> tuple[str, ...]:
@@ -194,9 +214,14 @@ class SqlAlchemySource:
             partitions=True,
         )
 
-    def partitioned(self, index: int, count: int) -> SqlAlchemySource:
-        """Return a source for one of several shares of the rows, to be polled under its own name."""
-        definition = replace(self._definition, partition=Partition.checked((index, count)))
+    def partitioned(self, index: int, count: int, by: str | Sequence[str] | None = None) -> SqlAlchemySource:
+        """Return a source for one of several shares of the rows, to be polled under its own name.
+
+        ``by`` is its ``partition_by`` where it has none of its own.
+        """
+        columns = self._definition.partition_by if by is None else share_columns_of(by)
+        partition = Partition.checked((index, count))
+        definition = replace(self._definition, partition=partition, partition_by=columns)
         return self._redefined(definition, f"{self.name}[{index}/{count}]")
 
     def ranged(self, start_at: CursorValue, end_at: CursorValue) -> SqlAlchemySource:
@@ -206,6 +231,16 @@ class SqlAlchemySource:
         """
         start = "beginning" if start_at is None else start_at
         return self._redefined(replace(self._definition, start_at=start, end_at=end_at), self.name)
+
+    def lowest(self, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
+        """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
+        with reading(self.name):
+            return lowest(self._definition, checkpoints)
+
+    def is_behind(self, checkpoint: CheckpointJson, other: CheckpointJson) -> bool:
+        """Tell whether a position is certainly behind another one."""
+        with reading(self.name):
+            return is_behind(self._definition, checkpoint, other)
 
     def open(self) -> KeysetReader:
         """Return the reader of one tick."""
@@ -237,6 +272,13 @@ class SqlAlchemySource:
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
         return self.open().fetch_changes(checkpoint, limit)
+
+    def dispose(self) -> None:
+        """Let go of what this source alone holds: what it knows of its table and of running transactions.
+
+        Connections belong to the engine's provider and stay there. The source may be used again.
+        """
+        self._relation = self._new_relation()
 
     def null_cursor_rows(self) -> int:
         """Return how many rows can never be delivered because their cursor is NULL."""
@@ -323,6 +365,7 @@ class SqlAlchemySource:
 
     def _redefined(self, definition: Definition, name: str) -> SqlAlchemySource:
         other = copy(self)
+        vars(other).pop("source_descriptor", None)  # that of another definition
         other._definition, other.name = definition, name  # noqa: SLF001 - a copy
         other._relation = other._new_relation()  # noqa: SLF001 - a copy
         return other

@@ -123,13 +123,23 @@ class OutboxSource:
             acknowledges=self._retention is not None,
         )
 
-    def partitioned(self, index: int, count: int) -> OutboxSource:
+    def partitioned(self, index: int, count: int, by: str | Sequence[str] | None = None) -> OutboxSource:
         """Return a source for one of several shares of the keys, to be polled under its own name."""
+        if by is not None:
+            raise SourceConfigurationError("What belongs together in an outbox is said by OutboxSource(partition_by=)")
         share = copy(self)
         vars(share).pop("source_descriptor", None)
         share.name = f"{self.name}[{index}/{count}]"
         share._rows = self._rows.shared(Partition.checked((index, count)), share.name)  # noqa: SLF001 - a copy
         return share
+
+    def lowest(self, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
+        """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
+        return self._rows.events.lowest([_position(checkpoint) for checkpoint in checkpoints])
+
+    def is_behind(self, checkpoint: CheckpointJson, other: CheckpointJson) -> bool:
+        """Tell whether a position is certainly behind another one."""
+        return self._rows.events.is_behind(_position(checkpoint), _position(other))
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
