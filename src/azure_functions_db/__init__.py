@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.blob_sink import BlobQuarantine
     from azure_functions_db.quarantine.file_sink import FileQuarantine
     from azure_functions_db.quarantine.sql_sink import SqlQuarantine
+    from azure_functions_db.sources.hashdiff.snapshots import BlobSnapshots, SqlSnapshots
+    from azure_functions_db.sources.hashdiff.source import HashDiffSource
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
@@ -80,6 +82,8 @@ _HOMES = {
     "binding.reader": ["DbReader"],
     "binding.session": ["DbSession"],
     "binding.writer": ["DbWriter"],
+    "sources.hashdiff.snapshots": ["BlobSnapshots", "SqlSnapshots"],
+    "sources.hashdiff.source": ["HashDiffSource"],
     "sources.keyset.source": ["SqlAlchemySource"],
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
@@ -148,6 +152,7 @@ __all__ = [
     "Backend",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "BlobSnapshots",
     "Change",
     "CommitError",
     "ConfigurationError",
@@ -172,6 +177,7 @@ __all__ = [
     "FileStateStore",
     "FingerprintMismatchError",
     "HandlerError",
+    "HashDiffSource",
     "LeaseAcquireError",
     "LeaseConflictError",
     "LostLeaseError",
@@ -196,6 +202,7 @@ __all__ = [
     "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
+    "SqlSnapshots",
     "SqlStateStore",
     "StateStoreError",
     "Stored",
