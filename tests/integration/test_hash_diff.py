@@ -321,21 +321,24 @@ def test_a_key_in_another_case_is_deleted_before_it_is_inserted(
     assert [(change.op, change.key["k"]) for change in poller.scan()] == [("delete", "b"), ("insert", "B")]
 
 
-def test_rows_that_another_collation_puts_elsewhere_are_not_told_to_be_deleted(
+def test_rows_that_another_collation_puts_elsewhere_are_an_error_and_not_told_to_be_deleted(
     postgres_database: str, provider: EngineProvider
 ) -> None:
-    ddl = 'CREATE TABLE items (k text COLLATE "C" PRIMARY KEY)'
+    ddl = 'CREATE TABLE items (k text COLLATE "C" PRIMARY KEY, v integer)'
     table = Table(postgres_database, provider, ddl, ["k"], block_rows=2)
     for key in "aBcDeFgHiJ":
-        table.run("INSERT INTO items VALUES (:k)", k=key)
+        table.run("INSERT INTO items VALUES (:k, 1)", k=key)
     poller = Poller(table.source)
     poller.scan(limit=2)
     table.run('ALTER TABLE items ALTER COLUMN k TYPE text COLLATE "en-x-icu"')
-    told = [*poller.scan(), *poller.scan()]
-    assert [change for change in told if change.op == "delete"] == []
-    table.run("DELETE FROM items WHERE k IN ('a', 'J')")
+    table.run("UPDATE items SET v = 2")
+    with pytest.raises(PositionLostError, match="collation"):
+        poller.scan(limit=1)
+    assert [change for change in poller.target.told if change.op == "delete"] == []
+    poller.checkpoint = {}
     poller.scan()
     assert poller.target.rows == table.rows()
+    assert poller.scan() == []
 
 
 def test_keys_that_the_database_takes_for_the_same_are_all_found(

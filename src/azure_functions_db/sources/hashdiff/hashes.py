@@ -195,13 +195,19 @@ class Relation:
             found |= self._rows(connection, lambda texts: self._with_keys(self._shown(texts), some))  # noqa: B023 - used at once
         return found
 
-    def existing(self, connection: Connection, keys: Sequence[Key]) -> set[Key]:
-        """Return those of the keys that are there, the same value by value."""
-        found: set[Key] = set()
+    def existing(
+        self, connection: Connection, keys: Sequence[Key], start: Key | None, end: Key | None
+    ) -> dict[Key, bool]:
+        """Return those of the keys that are there, the same value by value, and whether they lie in a range."""
+        from sqlalchemy import and_, case, true
+
+        is_inside = case((and_(true(), *self._limits(start, end)), 1), else_=0)
+        found: dict[Key, bool] = {}
         for place in range(0, len(keys), _MANY):
-            statement = self._with_keys(self._key, keys[place : place + _MANY])
-            found.update(self._key_of(row) for row in self._fetched(connection, statement))
-        return found.intersection(keys)
+            statement = self._with_keys([*self._key, is_inside], keys[place : place + _MANY])
+            rows = self._fetched(connection, statement.params(_numbered(_START, start) | _numbered(_END, end)))
+            found |= {self._key_of(row): bool(row[-1]) for row in rows}
+        return {key: found[key] for key in keys if key in found}
 
     def lacks_keys(self, connection: Connection) -> bool:
         """Tell whether a row has NULL in its key."""
@@ -284,11 +290,12 @@ class Relation:
         statement = select(*shown).select_from(self.shape.relation)
         if self.definition.where is not None:
             statement = statement.where(bound_text(f"({self.definition.where}\n)", self.definition))
-        if start is not None:
-            statement = statement.where(self._compared(_START, lambda one, other: one > other))
-        if end is not None:
-            statement = statement.where(self._compared(_END, lambda one, other: one <= other))
-        return statement.params({**_numbered(_START, start), **_numbered(_END, end)})
+        limited = statement.where(*self._limits(start, end))
+        return limited.params(_numbered(_START, start) | _numbered(_END, end))
+
+    def _limits(self, start: Key | None, end: Key | None) -> list[ColumnElement[bool]]:
+        after = [] if start is None else [self._compared(_START, lambda one, other: one > other)]
+        return after if end is None else [*after, self._compared(_END, lambda one, other: one <= other)]
 
     def _compared(self, name: str, compare: Callable[[Any, Any], Any]) -> ColumnElement[bool]:
         """Return a condition on the key in the form that this database can answer from the key's index."""

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.core.errors import PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.core.types import Change
 from azure_functions_db.sources.hashdiff.rows import packed_row, unpacked_row
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DELETES, _UPSERTS = 0, 1
 _SPAN_ROWS = 250_000  # summed up by one statement at most
-_MOST_BLOCKS = 64
+MOST_BLOCKS = 64  # likewise
 _MOST_PARTS = 8  # documents of one block, then it is written anew
 
 Mark = tuple[int, Any]
@@ -93,6 +93,8 @@ class Scan:
     position: Position
     block_rows: int
     keep_rows: bool
+    span: int = MOST_BLOCKS
+    """How many blocks to sum up at once: none where the last one had changes, more and more where none had any."""
     changes: list[Change] = field(default_factory=list)
     failures: dict[int, SerializationError] = field(default_factory=dict)
     looked_at: int = 0
@@ -103,7 +105,6 @@ class Scan:
     """The entries of blocks that are not written yet, by their provisional names."""
     rest: Difference | None = None
     """What is known of the block at hand since it was begun: the page before had no room for all of it."""
-    _span: int = _MOST_BLOCKS
 
     def __post_init__(self) -> None:
         self.blocks = list(self.root.blocks)
@@ -138,6 +139,7 @@ class Scan:
             return rows
         difference = self._difference(block)
         due = self._due(difference)
+        self.span = 0 if due else 1
         self._replace(difference, {})
         self._pass(1)
         return len(due)
@@ -159,8 +161,10 @@ class Scan:
 
     def _passes(self, most_rows: int) -> bool:
         """Pass the next blocks if the database sums them up as the snapshot does; else try fewer, at last none."""
+        if self.span == 0 or self.position.passed is not None:
+            return False
         ahead = self._ahead(most_rows)
-        if self.position.passed is not None or not any(block.rows for block in ahead):
+        if not any(block.rows for block in ahead):
             return False
         rows, digest = self.relation.digest(self.connection, self._start, ahead[-1].end)
         self.looked_at += rows
@@ -169,16 +173,16 @@ class Scan:
             expected ^= block.digest
         if (rows, digest) == (sum(block.rows for block in ahead), expected):
             self._pass(len(ahead))
-            self._span = min(2 * self._span, _MOST_BLOCKS)
+            self.span = min(2 * self.span, MOST_BLOCKS)
             return True
-        self._span = max(1, len(ahead) // 8)
+        self.span = max(1, len(ahead) // 8)
         return len(ahead) > 1
 
     def _ahead(self, most_rows: int) -> Sequence[Block]:
         room, place = min(_SPAN_ROWS, most_rows - self.looked_at), self.position.place
         ahead = self.blocks[place : place + 1]
         rows = ahead[0].rows
-        for block in self.blocks[place + 1 : place + self._span]:
+        for block in self.blocks[place + 1 : place + self.span]:
             rows += block.rows
             if rows > room:
                 break
@@ -196,6 +200,8 @@ class Scan:
         rest, self.rest = self.rest, None
         difference = rest or (self._difference(block) if block.rows else self._new_rows(block, room))
         due = self._due(difference)
+        # Where one block has changed its neighbour may well have: it is compared at once, without being summed up.
+        self.span = 0 if due else 1
         taken = self._taken(difference, due[:room])
         self._replace(difference, taken)
         if len(due) > room:
@@ -229,16 +235,23 @@ class Scan:
         hashes = self.relation.hashes(self.connection, self._start, end)
         self.looked_at += len(hashes)
         other = [key for key, one in hashes.items() if key not in entries or entries[key].hash != one]
-        return Difference(end, entries, hashes, self._gone(entries, hashes), _by_key(other))
+        return Difference(end, entries, hashes, self._gone(block, entries, hashes), _by_key(other))
 
-    def _gone(self, entries: Mapping[Key, Entry], hashes: Mapping[Key, bytes]) -> list[Key]:
+    def _gone(self, block: Block, entries: Mapping[Key, Entry], hashes: Mapping[Key, bytes]) -> list[Key]:
         """Return the keys that are nowhere in the table any more.
 
-        One may be in the rest of a block that is looked at in parts, or where a new version of a collation has put
-        it: a row is told to be deleted only after it was looked for by its key.
+        A row is told to be deleted only after it was looked for by its key. It may have come back meanwhile, or be in
+        the rest of a block that is looked at in parts; anywhere else, the database has begun to sort keys differently.
         """
         missing = [key for key in entries if key not in hashes]
-        there = self.relation.existing(self.connection, missing) if missing else ()
+        there = self.relation.existing(self.connection, missing, self._start, block.end) if missing else {}
+        strayed = next((key for key, is_inside in there.items() if not is_inside), None)
+        if strayed is not None:
+            raise PositionLostError(
+                f"The database sorts the key {strayed!r} to another place than when the snapshot was made: its "
+                "collation is another one, or a new version. Rebuild the key's index if its version has changed, then "
+                "reset the poller to the beginning to have every row delivered anew"
+            )
         return _by_key([key for key in missing if key not in there])
 
     def _taken(self, difference: Difference, due: Sequence[tuple[int, Key]]) -> dict[Key, Entry | None]:

@@ -14,7 +14,7 @@ from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text, serialize_part
 from azure_functions_db.core.types import AdapterCapability, Backlog, FetchResult, SourceDescriptor
 from azure_functions_db.sources.hashdiff.hashes import Relation, hashing
-from azure_functions_db.sources.hashdiff.scan import Position, Scan
+from azure_functions_db.sources.hashdiff.scan import MOST_BLOCKS, Position, Scan
 from azure_functions_db.sources.hashdiff.snapshots import Documents, Root, SqlSnapshots
 from azure_functions_db.sources.keyset.definition import defined
 from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
@@ -244,6 +244,7 @@ class HashDiffSource:
         root, began = self._start(checkpoint, last)
         with self._connected() as (relation, connection):
             scan = self._scan(relation, connection, root, began)
+            scan.span = _span(checkpoint)
             if last is not None and (root, began) == (last.root, last.position):
                 scan.rest = last.rest
             scan.run(limit, most_rows)
@@ -307,6 +308,7 @@ class HashDiffSource:
             "tiebreaker": dict(reached),
             "snapshot": root.name,
             **position.written(),
+            "span": scan.span,
             "finished_at": datetime_text(self._now()) if scan.is_at_end else None,
         }
         return {"cursor": cursor}
@@ -380,6 +382,15 @@ def _cursor(written: Any) -> dict[str, Any]:
                 "The checkpoint is none of a hash diff, which goes on from its snapshot or from the beginning: reset "
                 "the poller to the beginning"
             )
+
+
+def _span(checkpoint: Checkpoint) -> int:
+    """Return how many blocks to sum up at once: inside a scan, as many as would have been next."""
+    match checkpoint.get("cursor"):
+        case {"finished_at": None, "span": int() as span}:
+            return span
+        case _:
+            return MOST_BLOCKS
 
 
 def _named(name: str) -> None:
