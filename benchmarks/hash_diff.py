@@ -47,7 +47,7 @@ def resident_mib() -> float:
 class Drained:
     """One scan to its end: how long it took, what it found, and the most memory seen."""
 
-    def __init__(self, source: HashDiffSource, checkpoint: Checkpoint, limit: int = 1000) -> None:
+    def __init__(self, source: HashDiffSource, checkpoint: Checkpoint, limit: int = 5000) -> None:
         began, self.changes, self.mib = time.perf_counter(), 0, 0.0
         self.checkpoint = checkpoint
         with closing(source.open()) as reader:
@@ -159,7 +159,7 @@ def through(wire: Wire | None, snapshots: SqlSnapshots, checkpoint: Checkpoint) 
     with closing(there.open()) as reader:
         more: bool | None = True
         while more:
-            page = reader.fetch_changes(checkpoint, 1000)
+            page = reader.fetch_changes(checkpoint, 5000)
             checkpoint, more = page.next_checkpoint, page.more
     provider.dispose_all()
 
@@ -198,5 +198,5 @@ def measure(kind: str, url: str, place: str) -> None:
 
 if __name__ == "__main__":
     with databases() as urls, tempfile.TemporaryDirectory() as folder:
-        for kind, url in urls.items():
-            measure(kind, url, f"sqlite:///{folder}/{kind}.db")
+        for kind in ("postgres", "mariadb", "sqlite"):
+            measure(kind, urls[kind], f"sqlite:///{folder}/{kind}.db")

@@ -491,13 +491,26 @@ def test_what_crashes_leave_behind_is_cleared_up(lite: Table) -> None:
     for key in range(9):
         put(lite, key)
     source = lite.source()
-    for _ in range(3):
-        source.fetch_changes({}, 100)
     checkpoint = source.fetch_changes({}, 100).next_checkpoint
-    before = source.documents.size()
     source.acknowledge(checkpoint)
-    source.acknowledge(source.fetch_changes(checkpoint, 100).next_checkpoint)
+    following = checkpoint
+    for value in ("x", "y", "z"):
+        put(lite, 1, value)
+        following = source.fetch_changes(checkpoint, 100).next_checkpoint
+    before = source.documents.size()
+    source.acknowledge(following)
     assert source.documents.size() < before
+
+
+def test_a_page_that_is_tried_again_and_again_leaves_no_more_than_once(table: Table) -> None:
+    put(table, 1)
+    source = table.source(snapshots=SqlSnapshots(url=table.url, engine_provider=table.provider))
+    checkpoint = source.fetch_changes({}, 100).next_checkpoint
+    put(table, 2)
+    source.fetch_changes(checkpoint, 100)
+    size = source.documents.size()
+    source.fetch_changes(checkpoint, 100)
+    assert source.documents.size() == size
 
 
 def test_a_window_that_moves_over_the_keys_leaves_no_trail_of_empty_blocks(lite: Table) -> None:
@@ -583,6 +596,58 @@ def test_more_columns_than_sqlite_takes_for_a_function_are_hashed(
     for name in ("c0", "c95", "c229"):
         table.run(f"UPDATE items SET {name} = 1")
         assert len(poller.scan()) == 1
+
+
+KINDS = {
+    "sqlite": {
+        "text": "'{}'",
+        "integer": "{}",
+        "numeric": "{}.5",
+        "blob": "x'0{}'",
+        "timestamp": "'2026-01-0{} 10\\:00'",
+    },
+    "postgresql": {
+        "uuid": "'0000000{}-0000-0000-0000-000000000000'",
+        "numeric": "{}.50",
+        "timestamptz": "'2026-01-0{} 10\\:00+02'",
+        "timestamp": "'2026-01-0{} 10\\:00'",
+        "date": "'2026-01-0{}'",
+        "time": "'0{}\\:00'",
+        "bytea": "'\\x0{}'",
+        "char(10)": "'{}'",
+        "bigint": "-{}",
+    },
+    "mysql": {
+        "bigint unsigned": "1844674407370955161{}",
+        "decimal(10, 2)": "{}.5",
+        "timestamp(6)": "'2026-01-0{} 10\\:00\\:00'",
+        "datetime(6)": "'2026-01-0{} 10\\:00\\:00'",
+        "date": "'2026-01-0{}'",
+        "time(6)": "'-10{}\\:00\\:00.5'",
+        "varbinary(20)": "x'0{}'",
+        "char(10)": "'{}'",
+        "uuid": "'0000000{}-0000-0000-0000-000000000000'",
+    },
+}
+
+
+def test_keys_of_any_type_are_followed(database_url: str, provider: EngineProvider) -> None:
+    dialect = create_engine(database_url).dialect.name
+    for kind, literal in KINDS[dialect].items():
+        ddl = f"CREATE TABLE items (k {kind}, n integer, v integer, PRIMARY KEY (k, n))"
+        table = Table(database_url, provider, ddl, ["k", "n"], name=kind, block_rows=2)
+        for number in range(1, 5):
+            table.run(f"INSERT INTO items VALUES ({literal.format(number)}, 1, 1), ({literal.format(number)}, 2, 1)")
+        poller = Poller(table.source)
+        assert len(poller.scan(limit=3)) == 8, kind
+        assert poller.scan() == [], kind
+        table.run(f"DELETE FROM items WHERE k = {literal.format(2)} AND n = 1")
+        table.run(f"UPDATE items SET v = 2 WHERE k = {literal.format(3)}")
+        assert sorted(change.op for change in poller.scan(limit=2)) == ["delete", "update", "update"], kind
+        assert {type(change.key["k"]) for change in poller.target.told} == {type(poller.target.told[0].key["k"])}, kind
+        assert poller.target.rows == table.rows(), kind
+        table.run("DROP TABLE items")
+        provider.dispose_all()
 
 
 # What is refused.

@@ -225,6 +225,8 @@ class Relation:
 
     @cached_property
     def _key_converters(self) -> list[Callable[[Any], Any] | None]:
+        if self.dialect.name == "postgresql":  # its driver knows the types by itself
+            return [None for _ in self.keys]
         return [self._converter(name, None) for name in self.keys]
 
     def _converter(self, name: str, code: Any) -> Callable[[Any], Any] | None:

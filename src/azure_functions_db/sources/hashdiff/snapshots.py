@@ -7,11 +7,11 @@ name that no checkpoint knows.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import secrets
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -53,7 +53,7 @@ class Snapshots(Protocol):
         """Return a document; None where it is not there."""
 
     def write(self, snapshot: str, documents: Mapping[str, bytes]) -> None:
-        """Keep new documents durably before returning."""
+        """Keep documents durably before returning; one that is there already has the same content."""
 
     def remove(self, snapshot: str, names: Iterable[str]) -> None:
         """Forget documents; one that is not there is no error."""
@@ -97,8 +97,8 @@ def digest_of(hashes: Iterable[bytes]) -> int:
 class Documents:
     """One source's documents in a place for snapshots.
 
-    A name begins with the number of the page it was written for: numbers grow from checkpoint to checkpoint, so that
-    whoever is late in clearing up never touches what a later page has written.
+    A name begins with the number of the page it was written for, and ends with a hash of its content. Numbers grow from
+    checkpoint to checkpoint, so that whoever is late in clearing up never touches what a later page has written.
     """
 
     def __init__(self, place: Snapshots, snapshot: str, definition: str) -> None:
@@ -134,16 +134,17 @@ class Documents:
     def save(self, root: Root, scan: int, fresh: Mapping[str, Mapping[Key, Entry]]) -> Root:
         """Write the blocks of a new snapshot that are new, and its root."""
         number = root.number + 1
-        names = {name: f"{number:012}-{secrets.token_hex(8)}" for name in fresh}
+        bodies = {name: _body(entries) for name, entries in fresh.items()}
+        names = {name: f"{number:012}-{_mark(body)}" for name, body in bodies.items()}
         blocks = [
             Block(one.end, one.rows, one.digest, tuple(names.get(name, name) for name in one.names))
             for one in root.blocks
         ]
-        root_name = _RootName(number, scan, root.name is not None, self._definition).made()
-        saved = Root(root_name, number, scan, blocks, root.key_kinds)
-        bodies = {names[name]: _body(entries) for name, entries in fresh.items()}
-        self.place.write(self._snapshot, {**bodies, root_name: saved.encoded()})
-        return saved
+        unnamed = Root(None, number, scan, blocks, root.key_kinds)
+        content = unnamed.encoded()
+        name = str(_RootName(number, scan, root.name is not None, self._definition, _mark(content)))
+        self.place.write(self._snapshot, {**{names[old]: body for old, body in bodies.items()}, name: content})
+        return replace(unnamed, name=name)
 
     def sweep(self, root: Root) -> None:
         """Remove what neither this snapshot nor one that follows it can need."""
@@ -211,17 +212,22 @@ class _RootName:
     goes_on: bool
     """Whether it follows another root; the first after a reset does not."""
     definition: str
+    mark: str
 
-    def made(self) -> str:
-        """Return a name that nobody else has."""
+    def __str__(self) -> str:
         kind = "next" if self.goes_on else "first"
-        return f"{self.number:012}-root-{self.scan}-{kind}-{self.definition}-{secrets.token_hex(8)}"
+        return f"{self.number:012}-root-{self.scan}-{kind}-{self.definition}-{self.mark}"
 
     @classmethod
     def parsed(cls, name: str) -> _RootName:
         """Return what a name tells."""
-        number, _, scan, kind, definition, _ = name.split("-")
-        return cls(int(number), int(scan), kind == "next", definition)
+        number, _, scan, kind, definition, mark = name.split("-")
+        return cls(int(number), int(scan), kind == "next", definition, mark)
+
+
+def _mark(content: bytes) -> str:
+    """Return what tells a document from every other: a page that is tried again and again leaves one document."""
+    return hashlib.sha256(content).hexdigest()[:24]
 
 
 def _number(name: str) -> int:
@@ -306,9 +312,12 @@ class SqlSnapshots:
         return None if content is None else bytes(content)
 
     def write(self, snapshot: str, documents: Mapping[str, bytes]) -> None:
-        """Keep new documents in one transaction."""
-        encoded = encoded_name("snapshot", snapshot)
+        """Keep documents in one transaction; one that is there already has the same content."""
+        encoded, columns = encoded_name("snapshot", snapshot), self._own.table.c
         with self._connected() as connection:
+            connection.execute(
+                self._own.table.delete().where(columns.snapshot == encoded, columns.name.in_(list(documents)))
+            )
             for name, content in documents.items():  # one by one: together they might be too long for one packet
                 row = {"snapshot": encoded, "name": name, "content": content}
                 connection.execute(self._own.table.insert().values(row))
@@ -400,7 +409,7 @@ class BlobSnapshots:
                 return None
 
     def write(self, snapshot: str, documents: Mapping[str, bytes]) -> None:
-        """Keep new documents, each before the next."""
+        """Keep documents, each before the next; one that is there already has the same content."""
         from azure.core.exceptions import ResourceNotFoundError
 
         with _translated():
