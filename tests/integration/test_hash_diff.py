@@ -554,7 +554,6 @@ def test_a_column_that_is_added_is_an_update_of_every_row_unless_columns_are_nam
     every.scan()
     named.scan()
     lite.run("ALTER TABLE items ADD COLUMN c integer")
-    lite.provider.dispose_all()
     assert [change.after for change in every.scan()] == [{"id": 1, "a": "a", "b": "b", "c": None}]
     assert named.scan() == []
     lite.run("UPDATE items SET b = 'other'")
@@ -673,7 +672,6 @@ def test_a_key_that_has_got_another_type_is_refused(postgres_database: str, prov
     poller = Poller(table.source)
     poller.scan()
     table.run("ALTER TABLE items ALTER COLUMN id TYPE text")
-    provider.dispose_all()
     with pytest.raises(SourceConfigurationError, match=r"id: integer.*id: text.*Reset"):
         poller.scan()
 
@@ -684,7 +682,6 @@ def test_a_key_with_room_for_more_goes_on(postgres_database: str, provider: Engi
     poller = Poller(table.source)
     poller.scan()
     table.run("ALTER TABLE items ALTER COLUMN id TYPE bigint")
-    provider.dispose_all()
     assert poller.scan() == []
 
 

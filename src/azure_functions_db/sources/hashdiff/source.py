@@ -18,8 +18,9 @@ from azure_functions_db.sources.hashdiff.scan import MOST_BLOCKS, Position, Scan
 from azure_functions_db.sources.hashdiff.snapshots import Documents, Root, SqlSnapshots
 from azure_functions_db.sources.keyset.definition import defined
 from azure_functions_db.sources.keyset.read_errors import may_be_migration, reading
-from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape, table_shape
+from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape
 from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.reflection import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -235,14 +236,13 @@ class HashDiffSource:
         except DBAPIError as failure:
             if not may_be_migration(failure):
                 raise
-        self._renew_shape()
-        return self._fetched(checkpoint, limit, most_rows, None)
+        return self._fetched(checkpoint, limit, most_rows, None)  # with the columns that are there now
 
     def _fetched(self, checkpoint: Checkpoint, limit: int, most_rows: int, last: Scan | None) -> Fetched:
         if not self._is_due(checkpoint):
             return Fetched(FetchResult([], checkpoint, more=False), None)
         root, began = self._start(checkpoint, last)
-        with self._connected() as (relation, connection):
+        with self._connected(None if last is None else last.relation) as (relation, connection):
             scan = self._scan(relation, connection, root, began)
             scan.span = _span(checkpoint)
             if last is not None and (root, began) == (last.root, last.position):
@@ -314,29 +314,24 @@ class HashDiffSource:
         return {"cursor": cursor}
 
     @contextmanager
-    def _connected(self) -> Iterator[tuple[Relation, Connection]]:
+    def _connected(self, known: Relation | None = None) -> Iterator[tuple[Relation, Connection]]:
         """Lend a connection whose session writes values in one form, with what to ask over it."""
         engine = self._engine()
         with engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 # What is set for the transaction must last for the transaction, whatever mode the engine is in.
                 connection.execution_options(isolation_level="READ COMMITTED")
-            relation = self._relation(engine, connection)
+            relation = known or self._relation(engine, connection)
             with hashing(connection):
                 yield relation, connection
 
     def _relation(self, engine: Engine, connection: Connection) -> Relation:
+        """Describe what is read as it is now: instances that remember other columns would undo each other's hashes."""
         definition = self._definition
         if definition.table is None:
             return Relation(definition, query_shape(connection, definition), engine.dialect)
-        return Relation(definition, table_shape(engine, definition.table, definition.schema), engine.dialect)
-
-    def _renew_shape(self) -> None:
-        if self._definition.table is not None:
-            engine = self._engine()
-            shape = table_shape(engine, self._definition.table, self._definition.schema)
-            if shape.table is not None:
-                renewed_table_shape(engine, shape.table)
+        table = table_of(engine, definition.table, definition.schema)
+        return Relation(definition, renewed_table_shape(engine, table), engine.dialect)
 
     def _engine(self) -> Engine:
         return (self._provider or default_provider()).get_engine(self._config)
