@@ -98,7 +98,7 @@ class Table:
         """Call something before every statement."""
 
         def before(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
-            notice(f"before {statement[:60]}")
+            notice(f"before {statement}")
 
         event.listen(self.engine, "before_cursor_execute", before)
         try:

@@ -193,6 +193,11 @@ class Steps:
         if len(self.names) == self.last:
             raise Killed(name)
 
+    def queries(self, name: str) -> None:
+        """Count a statement about the table; those about its description are many and alike."""
+        if "items" in name and "PRAGMA" not in name:
+            self(name)
+
 
 class FragileSnapshots(MemorySnapshots):
     """A place for snapshots in which every call is two steps; several documents are several."""
@@ -227,20 +232,19 @@ def killed_and_resumed(table: Table, last: int | None) -> tuple[list[str], Targe
     steps = Steps()
     table.snapshots = FragileSnapshots(steps)
     table.run("DELETE FROM items")
-    for key in range(8):
-        put(table, key, "old")
+    rows = ", ".join(f"({key}, 'old')" for key in range(8))
+    table.run(f"INSERT INTO items (id, a) VALUES {rows}")
     poller = Poller(table.source, steps)
     steps.last = last
-    with table.watched(steps):
+    with table.watched(steps.queries):
         surviving(poller)
     steps.last, done = None, len(steps.names)
-    for key in (0, 3, 4):
-        put(table, key, "new")
+    table.run("UPDATE items SET a = 'new' WHERE id IN (0, 3, 4)")
     table.run("DELETE FROM items WHERE id IN (1, 6, 7)")
-    put(table, 9, "late")
+    table.run("INSERT INTO items (id, a) VALUES (9, 'late')")
     steps.last = None if last is None or last <= done else last
     del steps.names[done:]
-    with table.watched(steps):
+    with table.watched(steps.queries):
         surviving(poller)
     surviving(poller)
     assert poller.target.rows == table.rows()
@@ -256,7 +260,7 @@ def surviving(poller: Poller) -> None:
 
 def test_a_kill_at_any_step_of_a_scan_loses_nothing_and_changes_no_id(lite: Table) -> None:
     steps, calm = killed_and_resumed(lite, None)
-    assert len(steps) > 80
+    assert len(steps) > 60
     expected = {(change.op, repr(change.key), repr(change.after)) for change in calm.told}
     for last in range(1, len(steps) + 1):
         _, target = killed_and_resumed(lite, last)
