@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.blob_sink import BlobQuarantine
     from azure_functions_db.quarantine.file_sink import FileQuarantine
     from azure_functions_db.quarantine.sql_sink import SqlQuarantine
+    from azure_functions_db.sources.hashdiff.snapshots import BlobSnapshots, SqlSnapshots
+    from azure_functions_db.sources.hashdiff.source import HashDiffSource
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
     from azure_functions_db.sources.outbox.source import OutboxSource
     from azure_functions_db.sources.outbox.table import Outbox
@@ -81,6 +83,8 @@ _HOMES = {
     "binding.reader": ["DbReader"],
     "binding.session": ["DbSession"],
     "binding.writer": ["DbWriter"],
+    "sources.hashdiff.snapshots": ["BlobSnapshots", "SqlSnapshots"],
+    "sources.hashdiff.source": ["HashDiffSource"],
     "sources.keyset.source": ["SqlAlchemySource"],
     "sources.outbox.source": ["OutboxSource"],
     "sources.outbox.table": ["Outbox"],
@@ -152,6 +156,7 @@ __all__ = [
     "Backend",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "BlobSnapshots",
     "Change",
     "CommitError",
     "ConfigurationError",
@@ -177,6 +182,7 @@ __all__ = [
     "FingerprintMismatchError",
     "HandledFirst",
     "HandlerError",
+    "HashDiffSource",
     "LeaseAcquireError",
     "LeaseConflictError",
     "LostLeaseError",
@@ -203,6 +209,7 @@ __all__ = [
     "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
+    "SqlSnapshots",
     "SqlStateStore",
     "StateStoreError",
     "Stored",

@@ -142,3 +142,19 @@ def test_quickstart(tmp_path: Path, sql: Sql) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         lines = done.stdout.splitlines()
         assert [line[: len(start)] for line, start in zip(lines, printed, strict=True)] == printed
+
+
+def test_hash_diff(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "hash_diff")
+    sql(url, "INSERT INTO customers SELECT n, 'c' || n, 'Oslo', now() FROM generate_series(1, 1200) AS n")
+    mirrored = "SELECT count(*), count(*) FILTER (WHERE city = 'Rome'), max(number) FROM customers_mirror"
+    with FunctionApp(EXAMPLES / "hash_diff", {"ERP_DB": url, "SHOP_DB": url, **site}) as app:
+        first = app.invoke("mirror_customers", timer=timer())
+        assert first.ok, first.traceback
+        assert sql(url, mirrored) == [(1200, 0, 1200)]
+        sql(url, "DELETE FROM customers WHERE number > 1000")
+        sql(url, "UPDATE customers SET city = 'Rome' WHERE number <= 3")
+        sql(url, "UPDATE customers SET last_seen = now()")
+        second = app.invoke("mirror_customers", timer=timer())
+        assert second.ok, second.traceback
+    assert sql(url, mirrored) == [(1000, 3, 1000)]

@@ -343,7 +343,7 @@ class Plan:
         return len(columns) == 1 and values.is_whole(self.shape.types[columns[0]])
 
     def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
-        return _bound(parameter, self.shape.types[name], self.dialect)
+        return typed_parameter(parameter, self.shape.types[name], self.dialect)
 
 
 def _form(start: Position) -> Hashable:
@@ -405,7 +405,7 @@ def _same(column: ColumnElement[Any], value: ColumnElement[Any], may_be_null: bo
     return column.is_not_distinct_from(value) if may_be_null else column == value
 
 
-def _bound(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any]:
+def typed_parameter(name: str, kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any]:
     """Return a parameter for a driver's value, compared as the column's own type."""
     from sqlalchemy import bindparam, cast, types
 

@@ -24,7 +24,7 @@ from azure_functions_db.sources.outbox.table import Outbox
 from azure_functions_db.sources.read_errors import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Engine
 

@@ -1,0 +1,1 @@
+"""Changes found by comparing a table with a snapshot of its keys and hashes."""
