@@ -26,6 +26,7 @@ SUMMARIES = {
     "lease": "Break a poller's lease.",
     "backfill": "Deliver a stretch of the source again.",
     "quarantine": "List, show, replay and drop bad rows.",
+    "stream": "Create, drop and show what a source streams from.",
     "verify": "Compare the source with what was delivered.",
 }
 """Each command's name, which is that of its module and of its function there, and what it does."""

@@ -359,7 +359,11 @@ class SourceContract:
         first = reader.fetch_changes({}, 1)
         asker = new_source()
         assert isinstance(asker, CountsBacklog)
-        assert [asker.backlog({}).amount, asker.backlog(first.next_checkpoint).amount] == [3, 2]
+        all_of_it, rest = asker.backlog({}), asker.backlog(first.next_checkpoint)
+        if rest.unit == "bytes":
+            assert all_of_it.amount > rest.amount > 0
+        else:
+            assert [all_of_it.amount, rest.amount] == [3, 2]
         assert len(reader.fetch_changes(first.next_checkpoint, 10).records) == 2
         reader.close()
 
