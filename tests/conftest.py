@@ -58,6 +58,12 @@ def postgres_url() -> str:
 
 
 @pytest.fixture(scope="session")
+def postgres18_url() -> str:
+    """The superuser's URL of the newer PostgreSQL server."""
+    return service("AZFDB_TEST_POSTGRES18_URL")
+
+
+@pytest.fixture(scope="session")
 def mariadb_url() -> str:
     """The URL of a MariaDB user with all privileges."""
     return service("AZFDB_TEST_MARIADB_URL")
