@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +12,14 @@ from azure_functions_db.core.types import Change as StreamChange
 from azure_functions_db.testing.sources import Change, NewSource, SourceContract, Told, Transact
 from tests.support.slots import SERVERS, logged_database
 
-PUT = "INSERT INTO rows_ VALUES (:id, :value) ON CONFLICT (id) DO UPDATE SET value = excluded.value"
-DELETE = "DELETE FROM rows_ WHERE id = :id"
+PUT = "INSERT INTO {} VALUES (:id, :value) ON CONFLICT (id) DO UPDATE SET value = excluded.value"
+DELETE = "DELETE FROM {} WHERE id = :id"
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with logged_database(request.getfixturevalue(request.param)) as url:
+        yield url
 
 
 class TestPostgresLogicalSource(SourceContract):
@@ -22,40 +29,41 @@ class TestPostgresLogicalSource(SourceContract):
     keeps_history = True
     transport: Any = "stream"
 
-    @pytest.fixture(params=SERVERS)
-    def url(self, request: pytest.FixtureRequest) -> Iterator[str]:
-        with logged_database(request.getfixturevalue(request.param)) as url:
-            yield url
+    @pytest.fixture
+    def table(self) -> str:
+        return f"rows_{secrets.token_hex(4)}"
 
     @pytest.fixture
-    def engine(self, url: str, provider: EngineProvider) -> Engine:
+    def engine(self, url: str, provider: EngineProvider, table: str) -> Engine:
         engine = provider.get_engine(DbConfig(connection_url=url))
         with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE rows_ (id integer PRIMARY KEY, value text)"))
-            connection.execute(text("ALTER TABLE rows_ REPLICA IDENTITY FULL"))
+            connection.execute(text(f"CREATE TABLE {table} (id integer PRIMARY KEY, value text)"))
+            connection.execute(text(f"ALTER TABLE {table} REPLICA IDENTITY FULL"))
         return engine
 
     @pytest.fixture
-    def new_source(self, engine: Engine, url: str, provider: EngineProvider) -> NewSource:
+    def new_source(self, engine: Engine, url: str, provider: EngineProvider, table: str) -> Iterator[NewSource]:
         def source() -> PostgresLogicalSource:
             return PostgresLogicalSource(
                 url=url,
-                tables="rows_",
-                slot=f"s_{engine.url.database}",
+                tables=table,
+                slot=table,
                 snapshot="never",
                 transport=self.transport,
                 engine_provider=provider,
             )
 
         source().create_stream()
-        return source
+        yield source
+        source().drop_stream()
 
     @pytest.fixture
-    def transact(self, engine: Engine) -> Transact:
+    def transact(self, engine: Engine, table: str) -> Transact:
         def transact(*changes: tuple[int, str | None]) -> None:
             with engine.begin() as connection:
                 for key, value in changes:
-                    connection.execute(text(DELETE if value is None else PUT), {"id": key, "value": value})
+                    statement = DELETE if value is None else PUT
+                    connection.execute(text(statement.format(table)), {"id": key, "value": value})
 
         return transact
 

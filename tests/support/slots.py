@@ -27,7 +27,9 @@ def logged_database(server: str) -> Iterator[str]:
 
 def drop_slots(server: str, database: str) -> None:
     """Drop the slots of a database, whoever reads them."""
-    readers = "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE database = :name AND active"
+    readers = (
+        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE database = :name AND active"
+    )
     slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = :name"
     for statement in (readers, slots):
         _execute(server, statement, name=database)

@@ -263,6 +263,8 @@ class Peek:
         """End the transaction that keeps other readers out."""
         self.is_ended = True
         with suppress(Exception):  # whatever is wrong with it, it is being closed
+            if self._cursor is not None:
+                self._cursor.close()
             self._connection.rollback()
         self._connection.close()
 

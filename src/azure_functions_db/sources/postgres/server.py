@@ -258,10 +258,27 @@ class Server:
             try:
                 for statement in statements:
                     with self._explained(statement):
-                        raw.exec_driver_sql(statement.replace("%", "%%"))
+                        self._execute(raw, statement)
             finally:
                 if not raw.invalidated:
                     raw.exec_driver_sql("RESET statement_timeout")
+
+    def _execute(self, connection: Connection, statement: str) -> None:
+        """Run a statement; a publication is kept only where writers can live with it."""
+        if not statement.startswith("CREATE PUBLICATION"):
+            connection.exec_driver_sql(statement)
+            return
+        connection.exec_driver_sql("BEGIN")
+        try:
+            connection.exec_driver_sql(statement.replace("%", "%%"))
+            for table in self._definition.tables:
+                # What would be refused to a writer is refused here: nothing is deleted, and no trigger fires.
+                connection.exec_driver_sql(f"EXPLAIN DELETE FROM {self.quoted(*table)}")
+        except BaseException:
+            if not connection.invalidated:
+                connection.exec_driver_sql("ROLLBACK")
+            raise
+        connection.exec_driver_sql("COMMIT")
 
     def quoted(self, *names: str) -> str:
         """Return a name as SQL takes it."""
@@ -313,6 +330,13 @@ class Server:
                     "NULL, by xact_start)",
                     source=self._name,
                     transient=False,
+                )
+            case "42P10":
+                return SourceConfigurationError(
+                    f"Published like this, {_words(error)}: every UPDATE and DELETE of its writers would fail. Let "
+                    "row_filter= use columns of the key only and columns= include it, or set REPLICA IDENTITY FULL "
+                    "(which goes with a filter, not with columns=)",
+                    source=self._name,
                 )
             case "42501":
                 return SourceConfigurationError(
