@@ -58,7 +58,7 @@ class Scene:
         slot = options.setdefault("slot", self.table)
         if slot not in self.slots:
             self.slots.append(slot)
-        chosen = {"url": self.url, "tables": self.table, "engine_provider": self.provider} | options
+        chosen: dict[str, Any] = {"url": self.url, "tables": self.table, "engine_provider": self.provider} | options
         return PostgresLogicalSource(**chosen)
 
     def streaming(self, **options: Any) -> PostgresLogicalSource:
@@ -74,7 +74,7 @@ class Scene:
         return events
 
     def poller(self, source: Any, **options: Any) -> PollTrigger:
-        chosen = {"checkpoint_store": self.store, "max_batches_per_tick": 1000} | options
+        chosen: dict[str, Any] = {"checkpoint_store": self.store, "max_batches_per_tick": 1000} | options
         return PollTrigger(name="poller", source=source, **chosen)
 
     def told(self, source: Any, **options: Any) -> list[tuple[str, Any]]:

@@ -201,7 +201,7 @@ def test_a_publication_that_would_stop_the_writers_is_refused(scene: Scene, opti
 
 def test_a_publication_with_other_columns_than_asked_for_is_refused(scene: Scene) -> None:
     scene.run(f"CREATE PUBLICATION {scene.table} FOR TABLE %t (id)")
-    with pytest.raises(SourceConfigurationError, match="publishes .* with the columns id"):
+    with pytest.raises(SourceConfigurationError, match=r"publishes .* with the columns id"):
         scene.source(columns=["id", "v"]).validate()
 
 

@@ -84,10 +84,12 @@ class SeenTransactions:
 
     def show(self, begin: Begin) -> bool:
         """Tell whether the rows show a transaction."""
-        if begin.commit_lsn >= self.until:
-            return False
-        xid = self._widened(begin.xid)
-        return xid < self.xmin or (xid < self.xmax and xid not in self.running)
+        return begin.commit_lsn < self.until and self.had_ended(begin.xid)
+
+    def had_ended(self, xid: int) -> bool:
+        """Tell whether a transaction had ended when the rows were read."""
+        wide = self._widened(xid)
+        return wide < self.xmin or (wide < self.xmax and wide not in self.running)
 
     def _widened(self, xid: int) -> int:
         """Return an id of 32 bits with those before them: the nearest to the snapshot's own."""

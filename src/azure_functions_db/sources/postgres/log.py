@@ -14,7 +14,7 @@ from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_switch
 from azure_functions_db.sources.postgres.rows import RowType, Shape, base_types, processors_of
 from azure_functions_db.sources.postgres.server import PLUGIN
-from azure_functions_db.sources.postgres.snapshot import TableReader, joint
+from azure_functions_db.sources.postgres.snapshot import TableReader
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.stream import LogPosition
 
     Processors = dict[tuple[str, str, Shape], dict[str, Processor]]
-
-# A position that says how the stream is joined to a snapshot says so until all of that lies behind.
-_JOINT = ("seen", "until", "awaits")
 
 
 class PostgresLog:
@@ -91,11 +88,12 @@ class PostgresLog:
             raise SourceConfigurationError(f"The checkpoint is inside {table}, which is no table of this source")
         reader = self._reader()
         if "seen" not in position:
-            moment = reader.moment()
-            if not moment.running.isdisjoint(position.get("awaits", ())):
+            joined = {**position, **reader.joint()}
+            seen = SeenTransactions.of(joined)
+            if seen is None or not all(map(seen.had_ended, joined.pop("awaits", ()))):
                 self._close_reader()
                 return None
-            position = {**_without_joint(position), **joint(moment)}
+            position = joined
         chosen = self._known_tables()[table]
         if not chosen.key:
             raise SourceConfigurationError(
@@ -302,6 +300,7 @@ class PostgresLog:
         place = stream.place
         if not has_changes and not self._is_worth_a_write(position, place, state):
             return position
+        # How the stream is joined to a snapshot is told until all of that lies behind.
         is_joined = place.lsn >= lsn_of(position.get("until", "0/0"))
         carried = {} if is_joined else {name: position[name] for name in ("seen", "until")}
         return {**self._position(state, place), **carried}
@@ -437,7 +436,3 @@ def health(
         details={name: value for name, value in details.items() if value is not None},
         warning=warning,
     )
-
-
-def _without_joint(position: LogPosition) -> LogPosition:
-    return {name: part for name, part in position.items() if name not in _JOINT}

@@ -287,7 +287,7 @@ class Peek:
         options = "'proto_version', '1', 'publication_names', %s"
         try:
             self._cursor.execute(
-                f"SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s, %s, {options})",  # noqa: S608 - constant
+                f"SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s, %s, {options})",
                 (
                     self._definition.slot,
                     lsn_text(self._target),

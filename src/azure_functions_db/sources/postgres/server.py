@@ -359,7 +359,8 @@ class Server:
 
 
 def _words(error: Any) -> str:
-    return " ".join(str(error.orig).split()).partition(" HINT")[0]
+    # What follows the first sentence may show values, and is masked.
+    return " ".join(str(error.orig).split()).partition(" DETAIL")[0].partition(" HINT")[0]
 
 
 def _table(row: RowMapping) -> Table:

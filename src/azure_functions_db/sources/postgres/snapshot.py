@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Change
-from azure_functions_db.sources.postgres.lsn import lsn_text
 from azure_functions_db.sources.postgres.rows import RowType, Shape, failure_of
 
 if TYPE_CHECKING:
@@ -19,19 +18,6 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.stream import LogPosition
 
     Rows = list[list[bytes | None]]
-
-
-class Moment(NamedTuple):
-    """What a transaction sees: the transactions that had ended, and a place in the log behind all of those."""
-
-    snapshot: str
-    """As PostgreSQL writes it: ``xmin:xmax:running,…``."""
-    lsn: int
-
-    @property
-    def running(self) -> set[int]:
-        """The transactions that had not ended, by the 32 bits of their ids."""
-        return {int(xid) & 0xFFFFFFFF for xid in self.snapshot.split(":")[2].split(",") if xid}
 
 
 class KeyPage(NamedTuple):
@@ -51,12 +37,12 @@ class TableReader:
         self._row_type = row_type
         self._connection: Connection = server.engine.connect().execution_options(isolation_level="REPEATABLE READ")
 
-    def moment(self) -> Moment:
-        """Return what the rest of this tick will see."""
+    def joint(self) -> LogPosition:
+        """Return what joins a stream to the rows that this tick sees: whose changes they show, and up to where."""
         [row] = self._connection.exec_driver_sql(
-            "SELECT pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint"
-        )
-        return Moment(row[0], row[1])
+            "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
+        ).all()
+        return {"seen": row[0], "until": row[1]}
 
     def page(self, table: Table, after: Sequence[str] | None, limit: int, position: LogPosition) -> KeyPage:
         """Return the rows after a key; the start of the stream is a part of their positions."""
@@ -70,7 +56,7 @@ class TableReader:
             conditions.append(f"({', '.join(names)}) > ({given})")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         shape, rows = self._read(
-            f"SELECT {listed} FROM {self._server.quoted(*table.name)} {where} "  # noqa: S608 - names are quoted
+            f"SELECT {listed} FROM {self._server.quoted(*table.name)} {where} "
             f"ORDER BY {', '.join(names)} LIMIT {limit}",
             after or (),
             escape=table.row_filter,
@@ -125,8 +111,3 @@ class TableReader:
             name = f"snapshot:{position['value']}:{table.name}:{json.dumps(after, separators=(',', ':'))}"
             changes.append(Change("upsert", name, key, read.values, metadata=metadata))
         return KeyPage(changes, after if len(rows) == limit else None, undecodable)
-
-
-def joint(moment: Moment) -> LogPosition:
-    """Return what joins a stream to the rows that were seen at a moment."""
-    return {"seen": moment.snapshot, "until": lsn_text(moment.lsn)}
