@@ -12,7 +12,7 @@ from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.sources.postgres.changes import ChangeStream, Place, SeenTransactions, TableRows
 from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_switch
-from azure_functions_db.sources.postgres.rows import RowType, Shape, base_types, processors_of
+from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, base_types, processors_of
 from azure_functions_db.sources.postgres.server import PLUGIN
 from azure_functions_db.sources.postgres.snapshot import TableReader
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
@@ -353,8 +353,7 @@ class PostgresLog:
         key = [column.name for column in relation.columns if column.is_key]
         if relation.identity == "f":
             key = [name for name in table.key_columns if name in shape.names] or key
-        with self._server.connected() as connection:
-            rows = self._row_type(connection.connection.driver_connection, table, shape)
+        rows = self._row_type(self._session(), table, shape)
         return TableRows(str(table.name), rows, tuple(key), tuple(map(shape.names.index, key)))
 
     def _table_of(self, relation: Relation) -> Table | None:
@@ -363,11 +362,17 @@ class PostgresLog:
         same = (table for table in tables.values() if table.oid == relation.oid)
         return next(same, None) or tables.get(f"{relation.schema}.{relation.name}")
 
-    def _row_type(self, connection: Any, table: Table, shape: Shape) -> RowType:
+    def _session(self) -> Session:
+        """Return what is needed to read values of the stream, with the types that the engine has taught its driver."""
+        with self._server.connected() as connection:
+            taught: Any = connection.connection.driver_connection
+        return Session(taught.adapters, None if self._feed is None else self._feed.connection)
+
+    def _row_type(self, session: Session, table: Table, shape: Shape) -> RowType:
         form = (table.name.schema, table.name.name, shape)
         if form not in self._processors:
             self._processors[form] = processors_of(self._server.engine, *form)
-        return RowType(shape, connection, self._processors[form])
+        return RowType(shape, session, self._processors[form])
 
     def _reader(self) -> TableReader:
         if self._table_reader is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, SourceConfigurationError, SourceInUseError
 from azure_functions_db.sources.postgres.lsn import lsn_text
+from azure_functions_db.sources.postgres.rows import WRITTEN_FORMS, set_forms
 from azure_functions_db.sql.engine import parsed_url
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ _EPOCH_SECONDS: Final = 946_684_800
 _IN_USE: Final = "55006"
 # How long a server that is busy sending may take to let go of its slot before its connection is cut.
 _FAREWELL_SECONDS: Final = 0.3
-# Values have to come in the forms that psycopg reads, whatever the server's defaults are.
-_SESSION: Final = "-c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex -c extra_float_digits=3"
+_SESSION: Final = " ".join(f"-c {name}={value}" for name, value in WRITTEN_FORMS.items())
 _PEEKED_AT_ONCE = 1000
 _FIRST_PEEK = 50_000
 
@@ -47,6 +47,10 @@ class Feed(Protocol):
 
     is_ended: bool
     """Whether nothing more will come until another feed is made."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection, which knows in what forms values are written on it."""
 
     def follow(self, target: int) -> None:
         """Read at least up to a place in the log."""
@@ -73,16 +77,16 @@ class Replication:
         self._warning: str | None = None
         self.is_ended = False
         with self._translated():
-            self._connection = replication_connection(engine, config)
-        self._connection.add_notice_handler(self._notice)
-        self._pgconn = self._connection.pgconn
+            self.connection = replication_connection(engine, config)
+        self.connection.add_notice_handler(self._notice)
+        self._pgconn = self.connection.pgconn
         self.pid: int = self._pgconn.backend_pid
         self._waiting = select.poll()
         self._waiting.register(self._pgconn.socket, select.POLLIN)
         try:
             self._start(definition)
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
 
     def follow(self, target: int) -> None:
@@ -115,7 +119,7 @@ class Replication:
         self.is_ended = True
         with suppress(Exception):  # whatever is wrong with it, it is being closed
             self.is_let_go = self._said_farewell()
-        self._connection.close()
+        self.connection.close()
 
     is_let_go = False
     """Whether the server has said that the slot is free."""
@@ -226,6 +230,11 @@ class Peek:
             self._connection.close()
             raise
 
+    @property
+    def connection(self) -> Any:
+        """The driver's connection."""
+        return self._connection.connection.driver_connection
+
     def follow(self, target: int) -> None:
         """Read at least up to a place in the log."""
         self._target = target
@@ -273,7 +282,7 @@ class Peek:
     def _hold(self) -> None:
         from sqlalchemy import text
 
-        lock = text("SELECT pg_try_advisory_xact_lock(hashtext('azfdb'), hashtext(:slot))")
+        lock = text(f"SELECT pg_try_advisory_xact_lock(hashtext('azfdb'), hashtext(:slot)), {set_forms()}")
         if not self._connection.execute(lock, {"slot": self._definition.slot}).scalar_one():
             raise SourceInUseError(f"Slot {self._definition.slot!r} has another reader", source=self._name)
 
@@ -282,8 +291,7 @@ class Peek:
 
         if self._cursor is not None:
             self._cursor.close()
-        raw: Any = self._connection.connection.driver_connection
-        self._cursor = raw.cursor(name="azfdb_peek", binary=True)
+        self._cursor = self.connection.cursor(name="azfdb_peek", binary=True)
         options = "'proto_version', '1', 'publication_names', %s"
         try:
             self._cursor.execute(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     Processor = Callable[[Any], Any]
 
+WRITTEN_FORMS = {"datestyle": "ISO", "intervalstyle": "postgres", "bytea_output": "hex", "extra_float_digits": "3"}
+"""The settings under which values are written as psycopg reads them, whatever the database's own are."""
+
 # Numbers below belong to PostgreSQL itself: none of them is a domain.
 _FIRST_OF_USERS = 16384
 
@@ -39,15 +42,22 @@ class ReadRow(NamedTuple):
     """The columns that are texts in it, and why."""
 
 
+class Session(NamedTuple):
+    """What psycopg has to know to read values: its adapters, and the connection on which they were written."""
+
+    adapters: Any
+    connection: Any
+
+
 class RowType:
     """Reads the rows of one shape."""
 
-    def __init__(self, shape: Shape, connection: Any, processors: Mapping[str, Processor]) -> None:
+    def __init__(self, shape: Shape, session: Session, processors: Mapping[str, Processor]) -> None:
         from psycopg.adapt import Transformer
         from psycopg.pq import Format
 
         self.names = shape.names
-        self._loaders = Transformer(connection)
+        self._loaders = Transformer(session)
         self._loaders.set_loader_types(shape.type_oids, Format.TEXT)
         self._load: Callable[[Sequence[Any]], Sequence[Any]] = self._loaders.load_sequence
         self._single = [self._loaders.get_loader(oid, Format.TEXT).load for oid in shape.type_oids]
@@ -147,4 +157,9 @@ def _present_types(engine: Engine, schema: str, table: str) -> dict[str, int]:
 def _unreadable() -> tuple[type[Exception], ...]:
     from psycopg import Error
 
-    return (Error, ValueError, ArithmeticError, RecursionError)
+    return (Error, ValueError, ArithmeticError, RecursionError, NotImplementedError)
+
+
+def set_forms() -> str:
+    """Return the expressions that set those forms for a transaction."""
+    return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in WRITTEN_FORMS.items())

@@ -24,7 +24,7 @@ HEARTBEAT = "azfdb"
 
 # Columns that only some versions have are taken out of a row's JSON form.
 _LOOK = """
-SELECT to_jsonb(s) AS slot, pg_is_in_recovery() AS is_standby, clock_timestamp() AS now,
+SELECT to_jsonb(s) AS slot, pg_is_in_recovery() AS is_standby, extract(epoch FROM clock_timestamp())::float8 AS now,
        current_setting('server_version_num')::int AS version, current_setting('wal_level') AS wal_level,
        current_database() AS database,
        CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn()::text END AS flushed,
@@ -181,7 +181,7 @@ class Server:
             flushed_lsn=lsn_of(row["flushed"]),
             timeline=int(row["file"][:8], 16),
             system=row["system"],
-            now=row["now"].astimezone(dt.UTC),
+            now=dt.datetime.fromtimestamp(row["now"], dt.UTC),
             version=row["version"],
             wal_level=row["wal_level"],
             database=row["database"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Change
-from azure_functions_db.sources.postgres.rows import RowType, Shape, failure_of
+from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, failure_of, set_forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,11 +31,12 @@ class KeyPage(NamedTuple):
 class TableReader:
     """Reads tables as they are at one moment: all that one tick reads belongs together."""
 
-    def __init__(self, server: Server, source: str, row_type: Callable[[Any, Table, Shape], RowType]) -> None:
+    def __init__(self, server: Server, source: str, row_type: Callable[[Session, Table, Shape], RowType]) -> None:
         self._server = server
         self._source = source
         self._row_type = row_type
         self._connection: Connection = server.engine.connect().execution_options(isolation_level="REPEATABLE READ")
+        self._connection.exec_driver_sql(f"SELECT {set_forms()}")
 
     def joint(self) -> LogPosition:
         """Return what joins a stream to the rows that this tick sees: whose changes they show, and up to where."""
@@ -96,7 +97,7 @@ class TableReader:
             raise SourceConfigurationError(
                 f"{table.name} is published without {', '.join(missing)} of its key", source=self._source
             )
-        row_type = self._row_type(self._raw, table, shape)
+        row_type = self._row_type(Session(self._raw.adapters, self._raw), table, shape)
         places = [shape.names.index(name) for name in table.key_columns]
         changes: list[Change] = []
         undecodable: dict[int, Exception] = {}
