@@ -87,8 +87,8 @@ def test_every_value_is_what_other_readers_give_for_the_same_column(scene: Scene
             "befores": befores, "moved": inserts[2:]}  # fmt: skip
     for way, rows in ways.items():
         assert differences(shown(rows, kinds), wanted) == [], way
-    for rows in (read[:2], read[2:]):
-        own = {kind.split()[0] for kind, *_ in differences(shown(rows, kinds), wanted)}
+    for found in (read[:2], read[2:]):
+        own = {kind.split()[0] for kind, *_ in differences(shown(found, kinds), wanted)}
         assert own <= AS_THE_DRIVER_GIVES_THEM
 
 

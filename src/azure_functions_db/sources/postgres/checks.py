@@ -45,11 +45,12 @@ def findings(server: Server, definition: Definition) -> Iterator[Finding]:
     """Look at what can be wrong, with the statement that cures it."""
     state, tables, settings = server.look(), server.tables(), _settings(server)
     yield _version(state)
+    if definition.snapshot != "only":
+        yield _wal_level(state)
+        yield _right(settings)
     yield from (_readable(server, table, settings) for table in tables)
     if definition.snapshot == "only":
         return
-    yield _wal_level(state)
-    yield _right(settings)
     yield from (_identity(server, table) for table in tables)
     yield from _publication(server, definition, state, tables, settings)
     yield _slot(definition, state, settings)

@@ -83,7 +83,7 @@ class PostgresLog:
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
         """Return rows of a table; not before every transaction that the slot left out can be seen."""
         if self._definition.snapshot != "only":
-            self._checked(position)
+            self._check_retained(self._checked(position))
         if table not in self._known_tables():
             raise SourceConfigurationError(f"The checkpoint is inside {table}, which is no table of this source")
         reader = self._reader()
@@ -186,6 +186,7 @@ class PostgresLog:
         if is_there and feed is not None and not feed.is_ended and stream is not None and self._state is not None:
             return stream, self._state
         state = self._checked(position)
+        self._check_retained(state)
         self._feed_of(state).follow(state.flushed_lsn)
         self._is_fresh = False
         self._stream = ChangeStream(
@@ -215,7 +216,6 @@ class PostgresLog:
         state = self._state if is_at_hand and self._state is not None else self._held()
         self._check_slot(state)
         self.check(position, state)
-        self._check_retained(state)
         if not state.has_publication:
             raise SourceConfigurationError(
                 f"Publication {self._definition.publication!r} is missing: what is written meanwhile cannot be "

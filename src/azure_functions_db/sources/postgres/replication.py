@@ -97,6 +97,8 @@ class Replication:
         with self._translated():
             while True:
                 count, data = self._pgconn.get_copy_data(1)
+                if self._warning is not None:
+                    raise _unpublished(self._name, self._warning)
                 if count > 0:
                     return bytes(data[_HEADER:]) if data[0] == _DATA else self._kept_alive(data)
                 if count < 0:
@@ -140,8 +142,6 @@ class Replication:
         raise SlotRefusedError(f"Source {self._name!r} cannot be streamed: {message}", sqlstate=state)
 
     def _kept_alive(self, data: Any) -> int:
-        if self._warning is not None:
-            raise _unpublished(self._name, self._warning)
         _, lsn, _, must_reply = _KEEPALIVE.unpack(data)
         if must_reply:
             self._report(asks=False)
@@ -196,7 +196,7 @@ class Replication:
         raise FetchError(f"Source {self._name!r}: {words}", source=self._name, transient=True)
 
     def _notice(self, notice: Any) -> None:
-        if notice.severity_nonlocalized == "WARNING" and notice.sqlstate == "55000":
+        if _is_about_publication(notice):
             self._warning = notice.message_primary
 
     @contextmanager
@@ -223,6 +223,7 @@ class Peek:
         self._cursor: Any = None
         self._rows: Iterator[tuple[bytes]] = iter(())
         self._given = 0
+        self._warning: str | None = None
         self._connection = engine.connect()
         try:
             self._hold()
@@ -245,6 +246,8 @@ class Peek:
         row = next(self._rows, None)
         if row is None:
             row = self._further()
+        if self._warning is not None:
+            raise _unpublished(self._name, self._warning)
         if row is not None:
             self._given += 1
             return row[0]
@@ -274,6 +277,7 @@ class Peek:
         with suppress(Exception):  # whatever is wrong with it, it is being closed
             if self._cursor is not None:
                 self._cursor.close()
+            self.connection.remove_notice_handler(self._notice)
             self._connection.rollback()
         self._connection.close()
 
@@ -285,6 +289,11 @@ class Peek:
         lock = text(f"SELECT pg_try_advisory_xact_lock(hashtext('azfdb'), hashtext(:slot)), {set_forms()}")
         if not self._connection.execute(lock, {"slot": self._definition.slot}).scalar_one():
             raise SourceInUseError(f"Slot {self._definition.slot!r} has another reader", source=self._name)
+        self.connection.add_notice_handler(self._notice)
+
+    def _notice(self, notice: Any) -> None:
+        if _is_about_publication(notice):
+            self._warning = notice.message_primary
 
     def _peek(self) -> None:
         from psycopg import Error
@@ -360,6 +369,11 @@ def timeline_switch(engine: Engine, config: DbConfig, timeline: int, earlier: in
 def quoted_list(name: str) -> str:
     """Return a name as one element of the list of publications, inside of a literal."""
     return '"' + name.replace('"', '""').replace("'", "''") + '"'
+
+
+def _is_about_publication(notice: Any) -> bool:
+    """Tell whether the server warns that it skips a publication, which it takes for no error since version 18."""
+    return bool(notice.severity_nonlocalized == "WARNING" and notice.sqlstate == "55000")
 
 
 def _unpublished(name: str, words: str) -> SourceConfigurationError:

@@ -215,11 +215,11 @@ class Server:
             return [int(xid) for xid in connection.execute(text(_RUNNING)).scalars()]
 
     def beat(self) -> None:
-        """Write a message into the log, so that even an idle database's slot can move on."""
+        """Write a message into the log and have it flushed, so that even an idle database's slot can move on."""
         from sqlalchemy import text
 
         with self.connected() as connection:
-            connection.execute(text("SELECT pg_logical_emit_message(false, :prefix, '')"), {"prefix": HEARTBEAT})
+            connection.execute(text("SELECT pg_logical_emit_message(true, :prefix, '')"), {"prefix": HEARTBEAT})
 
     def creation(self, state: ServerState, tables: Sequence[Table]) -> list[str]:
         """Return the statements that make what is missing; a publication comes before its slot."""
