@@ -20,17 +20,21 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def standby_of(primary: str) -> Iterator[str]:
-    """A server that follows the one of this URL; the URL of the same database there."""
+def standby_of(primary: str, kind: type[Postgres] = Postgres, slot: str | None = None, **options: str) -> Iterator[str]:
+    """A server that follows the one of this URL, by a slot of this name; the URL of the same database there."""
     url = make_url(primary)
 
-    class Standby(Postgres):
+    class Standby(kind):  # type: ignore[valid-type,misc]  # any version of PostgreSQL
         ready = "ready to accept read-only connections"
+
+        def command(self) -> list[str]:
+            return [*super().command(), *(f"--{name}={value}" for name, value in options.items())]
 
         def _initdb(self, secret: Path) -> list[str]:
             place = f"host={url.host} port={url.port} user={url.username} password={url.password} dbname=postgres"
             copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={place}"]
-            return [*copy, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+            follow = [] if slot is None else ["--create-slot", f"--slot={slot}"]
+            return [*copy, *follow, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
 
     with exclusive():
         instance = Instance(ROOT / f"standby-{os.getpid()}-{secrets.token_hex(4)}")
