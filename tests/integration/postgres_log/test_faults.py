@@ -23,8 +23,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def server(kind: str) -> Iterator[OwnServer]:
-    settings = {"fsync": "on", "synchronous_commit": "on", "max_slot_wal_keep_size": "4MB", "min_wal_size": "32MB"}
-    with own_server(kind, **settings, wal_keep_size="0") as server:
+    with own_server(kind, fsync="on", synchronous_commit="on", min_wal_size="32MB", wal_sender_timeout="3s") as server:
         yield server
 
 
@@ -133,7 +132,25 @@ class _Counted:
         raise OSError("cut")
 
 
-def test_a_slot_that_has_lost_its_log_is_told_and_each_policy_goes_on_as_it_says(scene: Scene, kind: str) -> None:
+@pytest.fixture
+def little_log(scene: Scene) -> Iterator[None]:
+    """The server keeps hardly any log for slots."""
+    configure(scene.url, "SET max_slot_wal_keep_size = '4MB'")
+    yield
+    configure(scene.url, "RESET max_slot_wal_keep_size")
+
+
+def configure(url: str, change: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"ALTER SYSTEM {change}")
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+    engine.dispose()
+
+
+def test_a_slot_that_has_lost_its_log_is_told_and_the_tables_are_read_anew_where_that_is_wanted(
+    scene: Scene, little_log: None
+) -> None:
     source = scene.streaming()
     scene.run("INSERT INTO %t VALUES (1, 'a')")
     assert ids(scene.delivered(source)) == [1]
@@ -166,7 +183,7 @@ def test_after_a_failover_a_slot_that_came_along_goes_on_and_one_that_did_not_is
     source, slot = scene.streaming(), f"phys_{scene.table}"
     scene.run("INSERT INTO %t VALUES (1, 'a')")
     assert ids(scene.delivered(source)) == [1]
-    newer = {"sync_replication_slots": "off", "hot_standby_feedback": "on"} if kind == "postgres18" else {}
+    newer = {"sync_replication_slots": "on", "hot_standby_feedback": "on"} if kind == "postgres18" else {}
     with standby_of(scene.url, KINDS[kind], slot, **newer) as standby:
         there = create_engine(standby)
         if kind == "postgres18":
@@ -218,7 +235,6 @@ def came_along(scene: Scene, standby: str) -> bool:
 def synced(standby: str, slot: str) -> bool:
     engine = create_engine(standby, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.exec_driver_sql("SELECT pg_sync_replication_slots()")
         found = connection.exec_driver_sql(
             f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}' AND synced AND NOT temporary"
         ).scalar_one()
