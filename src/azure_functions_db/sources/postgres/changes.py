@@ -172,12 +172,15 @@ class ChangeStream:
         if self._pending:
             return taken
         deadline = time.monotonic() + self._patience
+        receive = self._receive
         while len(taken) < limit and not self.is_caught_up:
-            received = self._next()
+            received = self._next() if self._unread is not None else self._feed.next(_SILENCE_SECONDS)
             if isinstance(received, bytes):
-                self._receive(received, taken)
-            elif (received is None and taken) or not self._waits_on(received, deadline):
+                receive(received, taken)
+            elif received is None and taken:
                 break
+            else:
+                self._wait_on(received, deadline)
         taken, self._pending = taken[:limit], taken[limit:]
         self._look_for_commit()
         return taken
@@ -192,21 +195,22 @@ class ChangeStream:
             return unread
         return self._feed.next(_SILENCE_SECONDS)
 
-    def _waits_on(self, received: int | None, deadline: float) -> bool:
-        """Tell whether more is to be expected soon."""
+    def _wait_on(self, received: int | None, deadline: float) -> None:
+        """Take note of how far the server has come, and have it told where it is silent."""
         if received is None:
-            if self._feed.is_ended or time.monotonic() > deadline:
-                return False
+            if time.monotonic() > deadline:
+                raise FetchError(
+                    f"Source {self._source!r}: for {self._patience:g} s the server has told nothing new. It may be "
+                    "busy with a large transaction of other tables, which has to be passed at once: raise patience_seconds=",
+                    source=self._source,
+                )
             self._has_asked = True
             self._feed.ask()
-            return True
-        # Inside of a transaction the server has not come past its commit.
-        if self._transaction is None:
+        elif self._transaction is None:  # inside of one, the server has not come past its commit
             self._lsn = max(self._lsn, received)
-        # The log may end with a part of a record, which is no place to arrive at.
-        self.is_caught_up = received >= self._target or (self._has_asked and received == self._heard)
-        self._heard = received
-        return not self.is_caught_up
+            # The log may end with a part of a record, which is no place to arrive at.
+            self.is_caught_up = received >= self._target or (self._has_asked and received == self._heard)
+            self._heard = received
 
     def _look_for_commit(self) -> None:
         """Read the end of a transaction right behind its last change: it is then done with."""
@@ -254,21 +258,27 @@ class ChangeStream:
         table = self._table(message.oid)
         if table is not None:
             row = table.rows.read(message.new)
-            self._add(taken, [self._change("insert", table, _key_of(table, row), row, None)])
+            self._last_parts = 1
+            taken.append(self._change("insert", table, _key_of(table, row), row, None))
 
     def _updated(self, message: Update, taken: list[Change]) -> None:
         table = self._table(message.oid)
-        if table is not None:
+        if table is None:
+            return
+        if message.old is not None:
             self._add(taken, self._update(table, message))
+            return
+        row = table.rows.read(message.new)
+        self._last_parts = 1
+        taken.append(self._change("update", table, _key_of(table, row), row, None))
 
     def _update(self, table: TableRows, message: Update) -> list[Change]:
+        """Return an update with a row before, or the two halves of one that has moved the key."""
         new = table.rows.read(_completed(message))
-        if message.old is None:
-            return [self._change("update", table, _key_of(table, new), new, None)]
-        old = table.rows.read(message.old)
+        old = table.rows.read(message.old or ())
         if message.old_kind == "K":
             old = old._replace(values=_key_of(table, old))
-        elif _key_values(table, message.old) == _key_values(table, _completed(message)):
+        elif _key_values(table, message.old or ()) == _key_values(table, _completed(message)):
             return [self._change("update", table, _key_of(table, new), new, old)]
         gone = self._change("delete", table, _key_of(table, old), None, old)
         return [gone, self._change("insert", table, _key_of(table, new), new, None, part=1)]
@@ -318,23 +328,22 @@ class ChangeStream:
         metadata: dict[str, Any] = {
             "table": table.label,
             "transaction": begin.xid,
+            "lsn": transaction.commit_text,
             "order": order,
             "committed_at": begin.committed_at,
         }
-        if new is not None and new.unchanged:
-            metadata["unchanged"] = list(new.unchanged)
-        for row in (new, old):
-            if row is not None and row.failures:
-                self.failures[place] = failure_of(row.failures, self._source)
-        return Change(
-            op,
-            place,
-            key,
-            None if new is None else new.values,
-            None if old is None else old.values,
-            begin.committed_at,
-            metadata,
-        )
+        after = before = None
+        if new is not None:
+            after, unchanged, failures = new
+            if unchanged:
+                metadata["unchanged"] = list(unchanged)
+            if failures:
+                self.failures[place] = failure_of(failures, self._source)
+        if old is not None:
+            before = old.values
+            if old.failures:
+                self.failures[place] = failure_of(old.failures, self._source)
+        return Change(op, place, key, after, before, begin.committed_at, metadata)
 
     _HANDLERS: dict[int, Callable[[ChangeStream, Any, list[Change]], None]] = {  # noqa: RUF012 - read only
         ord("B"): _begun,
@@ -351,8 +360,8 @@ class ChangeStream:
 
 
 def _key_of(table: TableRows, row: ReadRow) -> dict[str, Any]:
-    values = row.values
-    return {name: values[name] for name in table.key}
+    values, key = row.values, table.key
+    return {key[0]: values[key[0]]} if len(key) == 1 else {name: values[name] for name in key}
 
 
 def _key_values(table: TableRows, values: Sequence[Value]) -> list[Value]:

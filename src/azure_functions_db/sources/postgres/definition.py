@@ -61,7 +61,7 @@ class Definition:
     idle_commit_bytes: int = 0
     on_position_lost: OnPositionLost = "stop"
     undecodable: Undecodable = "error"
-    patience_seconds: float = 20.0
+    patience_seconds: float = 60.0
     create_timeout_seconds: float = 60.0
 
     @property

@@ -72,6 +72,9 @@ class Replication:
     """A replication connection that streams from a slot."""
 
     def __init__(self, engine: Engine, config: DbConfig, definition: Definition, name: str) -> None:
+        from psycopg import Error
+
+        self._driver_error = Error
         self._name = name
         self._acknowledged = 0
         self._warning: str | None = None
@@ -93,19 +96,18 @@ class Replication:
         """Do nothing: the server sends what there is."""
 
     def next(self, wait: float) -> Received:
-        """Return what comes next."""
-        with self._translated():
-            while True:
-                count, data = self._pgconn.get_copy_data(1)
-                if self._warning is not None:
-                    raise _unpublished(self._name, self._warning)
-                if count > 0:
-                    return bytes(data[_HEADER:]) if data[0] == _DATA else self._kept_alive(data)
-                if count < 0:
-                    self._raise_end()
-                if not self._waiting.poll(wait * 1000):
-                    return None
-                self._pgconn.consume_input()
+        """Return what comes next; called for every message, so what is at hand is taken without ceremony."""
+        try:
+            count, data = self._pgconn.get_copy_data(1)
+        except self._driver_error as error:
+            raise self._broken(error) from error
+        if self._warning is not None:
+            raise _unpublished(self._name, self._warning)
+        if count > 0:
+            return bytes(data[_HEADER:]) if data[0] == _DATA else self._kept_alive(data)
+        if count < 0:
+            self._raise_end()
+        return self.next(wait) if self._has_more(wait) else None
 
     def ask(self) -> None:
         """Have the server tell how far it has come."""
@@ -140,6 +142,14 @@ class Replication:
         if state == _IN_USE:
             raise SourceInUseError(f"Slot {definition.slot!r} has another reader: {message}", source=self._name)
         raise SlotRefusedError(f"Source {self._name!r} cannot be streamed: {message}", sqlstate=state)
+
+    def _has_more(self, wait: float) -> bool:
+        """Read what has arrived, after waiting for it."""
+        if not self._waiting.poll(wait * 1000):
+            return False
+        with self._translated():
+            self._pgconn.consume_input()
+        return True
 
     def _kept_alive(self, data: Any) -> int:
         _, lsn, _, must_reply = _KEEPALIVE.unpack(data)
@@ -201,13 +211,14 @@ class Replication:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        from psycopg import Error
-
         try:
             yield
-        except Error as error:
-            self.is_ended = True
-            raise _failure(self._name, error) from error
+        except self._driver_error as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: Any) -> Exception:
+        self.is_ended = True
+        return _failure(self._name, error)
 
 
 class Peek:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
@@ -9,7 +10,7 @@ from azure_functions_db.sources.postgres.pgoutput import UNCHANGED
 from azure_functions_db.sql.reflection import refreshed, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy import Engine
 
@@ -23,6 +24,9 @@ WRITTEN_FORMS = {"datestyle": "ISO", "intervalstyle": "postgres", "bytea_output"
 
 # Numbers below belong to PostgreSQL itself: none of them is a domain.
 _FIRST_OF_USERS = 16384
+
+
+_NONE: Mapping[str, Exception] = {}
 
 
 class Shape(NamedTuple):
@@ -61,10 +65,9 @@ class RowType:
         self._loaders.set_loader_types(shape.type_oids, Format.TEXT)
         self._load: Callable[[Sequence[Any]], Sequence[Any]] = self._loaders.load_sequence
         self._single = [self._loaders.get_loader(oid, Format.TEXT).load for oid in shape.type_oids]
-        self._processed = [
-            (place, name, processors[name]) for place, name in enumerate(shape.names) if name in processors
-        ]
+        self._processed = list(processors.items())
         self._processors = processors
+        self._unreadable = _unreadable()
 
     def read(self, values: Sequence[Value]) -> ReadRow:
         """Return a row; what Python has no value for stays a text, and is told."""
@@ -72,11 +75,11 @@ class RowType:
             return self._read_changed(values)
         try:
             row = dict(zip(self.names, self._load(values), strict=True))
-            for _, name, process in self._processed:
+            for name, process in self._processed:
                 row[name] = process(row[name])
-        except _unreadable():
+        except self._unreadable:
             return self._read_singly(values)
-        return ReadRow(row, (), {})
+        return ReadRow(row, (), _NONE)
 
     def _read_changed(self, values: Sequence[Value]) -> ReadRow:
         unchanged = tuple(name for name, value in zip(self.names, values, strict=True) if value is UNCHANGED)
@@ -89,7 +92,7 @@ class RowType:
         for name, load, value in zip(self.names, self._single, values, strict=True):
             try:
                 row[name] = self._processed_value(name, None if value is None else load(value))
-            except _unreadable() as error:
+            except self._unreadable as error:
                 row[name] = value.decode(errors="backslashreplace")
                 failures[name] = error
         return ReadRow(row, (), failures)

@@ -61,6 +61,9 @@ class PostgresLogicalSource:
       that the server can let go of it) or when it has moved this far.
     - ``on_position_lost``:
       "stop": raise `PositionLostError`. "snapshot": read the tables anew. "continue": go on from what is left.
+    - ``patience_seconds``, ``create_timeout_seconds``:
+      How long the server may be silent before that is an error, and how long a new slot may wait for open
+      transactions.
     - ``undecodable``:
       What becomes of a row with a value that Python cannot hold: an "error" for the quarantine, or a "text".
     """
@@ -87,7 +90,7 @@ class PostgresLogicalSource:
         undecodable: Undecodable = "error",
         engine_provider: EngineProvider | None = None,
         name: str | None = None,
-        patience_seconds: float = 20,
+        patience_seconds: float = 60,
         create_timeout_seconds: float = 60,
     ) -> None:
         try:
