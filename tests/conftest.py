@@ -115,6 +115,15 @@ def postgres_database(postgres_url: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def postgres_log_database(postgres_url: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database whose log is read: a commit is in it when it returns."""
+    from tests.support.slots import logged_database
+
+    with logged_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture
 def mariadb_database(mariadb_url: str) -> Iterator[str]:
     """The URL of a MariaDB database that belongs to this test alone."""
     with temporary_database(mariadb_url, "DROP DATABASE {name}") as url:

@@ -201,7 +201,7 @@ class ChangeStream:
             if time.monotonic() > deadline:
                 raise FetchError(
                     f"Source {self._source!r}: for {self._patience:g} s the server has told nothing new. It may be "
-                    "busy with a large transaction of other tables, which has to be passed at once: raise patience_seconds=",
+                    "busy with a large transaction of other tables, passed at once: raise patience_seconds=",
                     source=self._source,
                 )
             self._has_asked = True
