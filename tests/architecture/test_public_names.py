@@ -57,6 +57,7 @@ PUBLIC_NAMES = [
     "PollTrigger",
     "PollerError",
     "PositionLostError",
+    "PostgresLogicalSource",
     "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",
