@@ -58,6 +58,12 @@ def postgres_url() -> str:
 
 
 @pytest.fixture(scope="session")
+def postgres18_url() -> str:
+    """The superuser's URL of the newer PostgreSQL server."""
+    return service("AZFDB_TEST_POSTGRES18_URL")
+
+
+@pytest.fixture(scope="session")
 def mariadb_url() -> str:
     """The URL of a MariaDB user with all privileges."""
     return service("AZFDB_TEST_MARIADB_URL")
@@ -105,6 +111,15 @@ def execute(url: URL, statement: str) -> None:
 def postgres_database(postgres_url: str) -> Iterator[str]:
     """The URL of a PostgreSQL database that belongs to this test alone."""
     with temporary_database(postgres_url, "DROP DATABASE {name} WITH (FORCE)") as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_log_database(postgres_url: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database whose log is read: a commit is in it when it returns."""
+    from tests.support.slots import logged_database
+
+    with logged_database(postgres_url) as url:
         yield url
 
 

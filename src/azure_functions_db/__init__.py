@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
     from azure_functions_db.sources.outbox.source import OutboxSource
     from azure_functions_db.sources.outbox.table import Outbox
+    from azure_functions_db.sources.postgres.source import PostgresLogicalSource
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
@@ -88,6 +89,7 @@ _HOMES = {
     "sources.keyset.source": ["SqlAlchemySource"],
     "sources.outbox.source": ["OutboxSource"],
     "sources.outbox.table": ["Outbox"],
+    "sources.postgres.source": ["PostgresLogicalSource"],
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
@@ -197,6 +199,7 @@ __all__ = [
     "PollTrigger",
     "PollerError",
     "PositionLostError",
+    "PostgresLogicalSource",
     "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",

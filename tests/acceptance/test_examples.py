@@ -58,6 +58,29 @@ def test_postgres_to_mariadb(
     assert sql(mariadb_database, "SELECT count(*) FROM products WHERE price = 0") == [(3,)]
 
 
+def test_postgres_mirror(
+    postgres_log_database: str, mariadb_database: str, site: dict[str, str], sql: Sql, with_schema: Schema
+) -> None:
+    source = with_schema(postgres_log_database, "postgres_mirror")
+    sql(mariadb_database, "CREATE TABLE products (id INT PRIMARY KEY, name VARCHAR(50), price DECIMAL(10, 2))")
+    sql(source, "INSERT INTO products SELECT n, 'p' || n, n FROM generate_series(1, 2500) AS n")
+    settings = {"WAREHOUSE_DB": source, "MIRROR_DB": mariadb_database}
+    rows = "SELECT id, name, price FROM products ORDER BY id"
+    with FunctionApp(EXAMPLES / "postgres_mirror", settings | site) as app:
+        first = app.invoke("mirror_products", timer=timer())
+        assert first.ok, first.traceback
+        assert sql(mariadb_database, "SELECT count(*) FROM products") == [(2500,)]
+        sql(source, "UPDATE products SET price = 0 WHERE id <= 3")
+        sql(source, "DELETE FROM products WHERE id > 10")
+        sql(source, "UPDATE products SET id = 77 WHERE id = 7")
+        second = app.invoke("mirror_products", timer=timer())
+        assert second.ok, second.traceback
+        assert sql(mariadb_database, rows) == sql(source, rows)
+        sql(source, "TRUNCATE products")
+        assert app.invoke("mirror_products", timer=timer()).ok
+    assert sql(mariadb_database, rows) == []
+
+
 def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
     url = with_schema(postgres_database, "async_handlers")
     sql(url, "INSERT INTO accounts VALUES ('ada', 100)")

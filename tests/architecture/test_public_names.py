@@ -62,6 +62,7 @@ PUBLIC_NAMES = [
     "PollTrigger",
     "PollerError",
     "PositionLostError",
+    "PostgresLogicalSource",
     "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",

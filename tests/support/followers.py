@@ -97,18 +97,24 @@ class SecondMariaDb(MariaDb):
 
 
 @contextmanager
-def standby_of(primary: str) -> Iterator[Standby]:
-    """A server that follows the one of this URL, which is that of a superuser."""
+def standby_of(
+    primary: str, kind: type[Postgres] = Postgres, slot: str | None = None, **options: str
+) -> Iterator[Standby]:
+    """A server that follows the one of this URL, which is that of a superuser, by a slot where one is named."""
     url = make_url(primary)
 
-    class SecondPostgres(Postgres):
+    class SecondPostgres(kind):  # type: ignore[valid-type,misc]  # any version of PostgreSQL
         name = "standby"
         ready = "ready to accept read-only connections"
+
+        def command(self) -> list[str]:
+            return [*super().command(), *(f"--{name}={value}" for name, value in options.items())]
 
         def _initdb(self, secret: Path) -> list[str]:
             place = f"host={url.host} port={url.port} user={url.username} password={url.password} dbname=postgres"
             copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={place}"]
-            return [*copy, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+            follow = [] if slot is None else ["--create-slot", f"--slot={slot}"]
+            return [*copy, *follow, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
 
     with started(SecondPostgres) as server:
         yield Standby(url, url.set(port=server.port))

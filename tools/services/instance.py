@@ -19,12 +19,12 @@ from typing import TypeVar
 
 from tools.services.azurite import Azurite
 from tools.services.mariadb import MariaDb
-from tools.services.postgres import Postgres
+from tools.services.postgres import Postgres, Postgres18
 from tools.services.processes import Process, start_time
 from tools.services.server import CHECKOUT, ELSEWHERE, Server
 
 ROOT = CHECKOUT / ".services"
-SERVERS: tuple[type[Server], ...] = (Postgres, MariaDb, Azurite)
+SERVERS: tuple[type[Server], ...] = (Postgres, Postgres18, MariaDb, Azurite)
 ATTEMPTS = 3  # a free port can be taken by somebody else before the server has it
 PATIENCE = 120.0
 
@@ -96,7 +96,7 @@ class Instance:
             list(pool.map(Process.stop, servers))
         for child in self._children:
             child.wait()
-        for link in self.folder.glob(f"*/{ELSEWHERE}"):
+        for link in self.folder.glob(f"*/*{ELSEWHERE}"):
             shutil.rmtree(link.resolve(), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 

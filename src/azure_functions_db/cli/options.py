@@ -90,6 +90,7 @@ SUMMARIES = {
     "backfill": "Deliver a stretch of the source again.",
     "quarantine": "List, show, replay and drop bad rows.",
     "outbox": "Make, show and prune an outbox.",
+    "stream": "Create, drop and show what a source streams from.",
     "verify": "Compare the source with what was delivered.",
     "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }

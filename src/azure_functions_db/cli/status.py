@@ -75,8 +75,9 @@ def _screen(result: Status, width: int) -> RenderableType:
     table = _table(result.pollers)
     if not fits(table, width):
         return stacked(*map(_block, result.pollers))
+    facts = [text(f"{each.poller}: {reported}") for each in result.pollers if (reported := _reported(each))]
     problems = [problem(each.poller, message) for each in result.pollers for message in each.problems]
-    return stacked(table, *problems)
+    return stacked(table, *facts, *problems)
 
 
 def _table(pollers: Sequence[PollerStatus]) -> Table:
@@ -88,8 +89,14 @@ def _table(pollers: Sequence[PollerStatus]) -> Table:
 
 def _block(poller: PollerStatus) -> RenderableType:
     facts = [(name, text(content)) for name, content in _facts(poller) if content != NONE]
+    facts += [("reports", text(reported))] if (reported := _reported(poller)) else []
     facts += [("problem", text(message, "red")) for message in poller.problems]
     return stacked(text(poller.poller, "bold"), indented(pairs(facts), below=1))
+
+
+def _reported(poller: PollerStatus) -> str:
+    """Return what the source reports of itself, on a line."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in poller.facts.items())
 
 
 def _facts(poller: PollerStatus) -> list[tuple[str, str]]:

@@ -230,6 +230,28 @@ class HasPlace(Protocol):
 
 
 @runtime_checkable
+class ReportsFacts(Protocol):
+    """A source that tells facts about itself to whoever asks; asking consumes nothing."""
+
+    def report(self, checkpoint: Position) -> Sequence[Fact]:
+        """Return what is to be known of a poller that stands at the checkpoint."""
+
+
+@runtime_checkable
+class ManagesStream(Protocol):
+    """A source that needs something on its server to stream from, a slot and a publication say, and can make it."""
+
+    def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Make what is missing; return the statements that did it, or would."""
+
+    def drop_stream(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Remove what is there; return the statements that did it, or would."""
+
+    def show_stream(self) -> Mapping[str, Any]:
+        """Return what is there."""
+
+
+@runtime_checkable
 class StateStore(Protocol):
     """Keeps one document per poller: its checkpoint and its lease.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import DbError, StateStoreError
-from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns
+from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.adapters import reading
@@ -19,7 +20,7 @@ from azure_functions_db.trigger.batch import RATE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from azure_functions_db.core.ports import ChangeSource
+    from azure_functions_db.core.ports import ChangeSource, Fact
     from azure_functions_db.core.types import CheckpointJson, FetchResult, Horizon, LeaseView
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.state.document import Document
@@ -59,6 +60,8 @@ class PollerStatus:
     lease: LeaseStatus | None = None
     quarantined: int | None = None
     horizon: Horizon | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the source reports of itself."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -165,13 +168,24 @@ def _note_fingerprint(poller: Poller, status: PollerStatus, document: Document) 
 
 
 def _read_source(poller: Poller, checkpoint: dict[str, Any], status: PollerStatus, now: dt.datetime) -> None:
-    waiting = look_behind(poller.defined.settings.source, checkpoint, now)
+    source = poller.defined.settings.source
+    waiting = look_behind(source, checkpoint, now)
     if waiting.backlog is not None:
         status.lag_seconds = waiting.backlog.lag_seconds
         status.waiting_rows = waiting.backlog.amount
         status.waiting_unit = waiting.backlog.unit
         status.waiting_is_more = waiting.backlog.is_more
     status.horizon = waiting.horizon
+    if isinstance(source, ReportsFacts):
+        _note_facts(status, source.report(checkpoint))
+
+
+def _note_facts(status: PollerStatus, facts: Iterable[Fact]) -> None:
+    for fact in facts:
+        fields = dict(fact.log_fields())
+        if fact.log_level >= logging.WARNING:
+            status.problems.append(str(fields.pop("warning", fact.log_event)))
+        status.facts |= fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class SourceContract:
     def test_changes_come_in_their_order(self, new_source: NewSource, change: Change, told: Told) -> None:
         for key in (2, 1, 3):
             change(key, "new")
-        result = opened(new_source()).fetch_changes({}, 10)
+        result = new_source().fetch_changes({}, 10)
         assert [told(record)[0] for record in result.records] == [2, 1, 3]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
@@ -145,8 +145,9 @@ class SourceContract:
 
     def test_a_page_comes_again_until_its_checkpoint_is_used(self, new_source: NewSource, change: Change) -> None:
         change(1, "new")
-        source = opened(new_source())
-        assert list(source.fetch_changes({}, 10).records) == list(source.fetch_changes({}, 10).records)
+        reader = opened(new_source())
+        assert list(reader.fetch_changes({}, 10).records) == list(reader.fetch_changes({}, 10).records)
+        reader.close()
 
     def test_a_checkpoint_is_json_and_good_for_another_instance(
         self, new_source: NewSource, change: Change, told: Told
@@ -156,16 +157,17 @@ class SourceContract:
         first = opened(new_source())
         stored = json.dumps(first.fetch_changes({}, 2).next_checkpoint)
         first.close()
-        rest = opened(new_source()).fetch_changes(json.loads(stored), 10)
+        rest = new_source().fetch_changes(json.loads(stored), 10)
         assert [told(record)[0] for record in rest.records] == [2, 3]
 
     def test_nothing_comes_twice_without_a_change(self, new_source: NewSource, change: Change) -> None:
         change(1, "new")
         checkpoint = [page.next_checkpoint for page in pages_of(new_source(), 10)][-1]
-        source = opened(new_source())
-        again = source.fetch_changes(checkpoint, 10)
+        reader = opened(new_source())
+        again = reader.fetch_changes(checkpoint, 10)
         assert list(again.records) == []
-        assert list(source.fetch_changes(again.next_checkpoint, 10).records) == []
+        assert list(reader.fetch_changes(again.next_checkpoint, 10).records) == []
+        reader.close()
 
     def test_an_updated_row_comes_again(self, new_source: NewSource, change: Change, told: Told) -> None:
         change(1, "old")
@@ -182,7 +184,7 @@ class SourceContract:
     ) -> None:
         change(1, "old")
         change(1, "new")
-        told_values = [told(record) for record in opened(new_source()).fetch_changes({}, 10).records]
+        told_values = [told(record) for record in new_source().fetch_changes({}, 10).records]
         assert told_values == ([(1, "old"), (1, "new")] if self.keeps_history else [(1, "new")])
 
     def test_opening_and_closing_may_be_repeated(self, new_source: NewSource) -> None:
@@ -352,7 +354,7 @@ class SourceContract:
         lose()
         change(3, "new")
         with pytest.raises(PositionLostError):
-            opened(new_source()).fetch_changes(checkpoint, 10)
+            new_source().fetch_changes(checkpoint, 10)
 
     def test_asking_for_the_backlog_consumes_nothing_and_disturbs_nobody(
         self, new_source: NewSource, change: Change
@@ -363,7 +365,11 @@ class SourceContract:
         first = reader.fetch_changes({}, 1)
         asker = new_source()
         assert isinstance(asker, CountsBacklog)
-        assert [asker.backlog({}).amount, asker.backlog(first.next_checkpoint).amount] == [3, 2]
+        all_of_it, rest = asker.backlog({}), asker.backlog(first.next_checkpoint)
+        if rest.unit == "bytes":
+            assert all_of_it.amount > rest.amount > 0
+        else:
+            assert [all_of_it.amount, rest.amount] == [3, 2]
         assert len(reader.fetch_changes(first.next_checkpoint, 10).records) == 2
         reader.close()
 

@@ -1,0 +1,1 @@
+"""PostgreSQL's write-ahead log as a change source."""

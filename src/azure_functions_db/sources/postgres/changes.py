@@ -1,0 +1,375 @@
+"""Makes changes of the messages of a slot."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from azure_functions_db.core.errors import FetchError
+from azure_functions_db.core.types import Change
+from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.pgoutput import UNCHANGED, decoded
+from azure_functions_db.sources.postgres.rows import failure_of
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Sequence
+
+    from azure_functions_db.core.types import Operation
+    from azure_functions_db.sources.postgres.pgoutput import (
+        Begin,
+        Commit,
+        Delete,
+        Insert,
+        Message,
+        Relation,
+        Truncate,
+        Update,
+        Value,
+    )
+    from azure_functions_db.sources.postgres.replication import Feed
+    from azure_functions_db.sources.postgres.rows import ReadRow, RowType
+    from azure_functions_db.sources.stream import LogPosition
+
+# After so much silence the server is asked how far it has come.
+_SILENCE_SECONDS = 1.0
+_ROWS = frozenset(b"IUDT")
+_COMMIT = ord("C")
+
+
+class Place(NamedTuple):
+    """A place in the log: behind a transaction, and perhaps behind some messages of the next one."""
+
+    lsn: int
+    commit_lsn: int = 0
+    """The commit of the transaction that was left in the middle; 0 for none."""
+    messages: int = 0
+    """How many messages about rows were handed out of it."""
+    parts: int = 0
+    """How many changes of the message after those."""
+
+    @classmethod
+    def of(cls, position: LogPosition) -> Place:
+        """Return the place that a position tells."""
+        commit, messages, parts = position.get("transaction") or ("0/0", 0, 0)
+        return cls(lsn_of(position["value"]), lsn_of(commit), messages, parts)
+
+    def written(self) -> dict[str, Any]:
+        """Return the place as a position tells it."""
+        inside = [lsn_text(self.commit_lsn), self.messages, self.parts]
+        return {"value": lsn_text(self.lsn), **({"transaction": inside} if self.commit_lsn else {})}
+
+
+@dataclass(frozen=True)
+class SeenTransactions:
+    """The transactions that the rows of a snapshot show, and that the stream must not tell again."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+    until: int
+    """All of them have committed before this place in the log."""
+
+    @classmethod
+    def of(cls, position: LogPosition) -> SeenTransactions | None:
+        """Return those that a position tells of, None where there was no snapshot or it lies behind."""
+        written = position.get("seen")
+        if written is None:
+            return None
+        xmin, xmax, running = written.split(":")
+        return cls(
+            int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))), lsn_of(position["until"])
+        )
+
+    def show(self, begin: Begin) -> bool:
+        """Tell whether the rows show a transaction."""
+        return begin.commit_lsn < self.until and self.had_ended(begin.xid)
+
+    def had_ended(self, xid: int) -> bool:
+        """Tell whether a transaction had ended when the rows were read."""
+        wide = self._widened(xid)
+        return wide < self.xmin or (wide < self.xmax and wide not in self.running)
+
+    def _widened(self, xid: int) -> int:
+        """Return an id of 32 bits with those before them: the nearest to the snapshot's own."""
+        distance = (xid - self.xmax) & 0xFFFFFFFF
+        return self.xmax + (distance if distance < 2**31 else distance - 2**32)
+
+
+class TableRows(NamedTuple):
+    """A table of the source in the form that it had when it was changed."""
+
+    label: str
+    rows: RowType
+    key: tuple[str, ...]
+    key_places: tuple[int, ...]
+
+
+class Transaction:
+    """The transaction that is being read."""
+
+    __slots__ = ("begin", "commit_text", "messages", "parts_done", "skipped", "skips_all")
+
+    def __init__(self, begin: Begin, *, skips_all: bool, skipped: int, parts_done: int) -> None:
+        self.begin = begin
+        self.commit_text = lsn_text(begin.commit_lsn)
+        self.messages = 0
+        self.skips_all = skips_all
+        self.skipped = skipped
+        """How many messages were handed out before."""
+        self.parts_done = parts_done
+
+
+class ChangeStream:
+    """Reads on from a place; knows at any time where it stands."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        place: Place,
+        target: int,
+        tables: Callable[[Relation], TableRows | None],
+        *,
+        source: str,
+        seen: SeenTransactions | None = None,
+        patience_seconds: float = 20.0,
+    ) -> None:
+        self._feed = feed
+        self._resumed = place
+        self._target = target
+        self._tables_of = tables
+        self._source = source
+        self._seen = seen
+        self._patience = patience_seconds
+        self._lsn = place.lsn
+        self._tables: dict[int, TableRows | None] = {}
+        self._transaction: Transaction | None = None
+        self._pending: list[Change] = []
+        self._unread: bytes | None = None
+        self.failures: dict[str, Exception] = {}
+        """What is wrong with changes, by their positions."""
+        self.is_caught_up = False
+        self.last_commit_at: dt.datetime | None = None
+
+    @property
+    def place(self) -> Place:
+        """The place behind all that was handed out."""
+        transaction = self._transaction
+        if transaction is None or transaction.skips_all or transaction.messages < transaction.skipped:
+            # What was handed out before may not have come by yet.
+            is_before = self._lsn <= self._resumed.commit_lsn
+            return self._resumed._replace(lsn=self._lsn) if is_before else Place(self._lsn)
+        whole = transaction.messages - bool(self._pending)
+        if not whole and not self._pending:
+            return Place(self._lsn)
+        parts = self._last_parts - len(self._pending) if self._pending else 0
+        return Place(self._lsn, transaction.begin.commit_lsn, whole, parts)
+
+    def take(self, limit: int) -> list[Change]:
+        """Return at most so many changes; fewer where nothing more is there."""
+        taken, self._pending = self._pending[:limit], self._pending[limit:]
+        if self._pending:
+            return taken
+        deadline = time.monotonic() + self._patience
+        receive = self._receive
+        while len(taken) < limit and not self.is_caught_up:
+            received = self._next() if self._unread is not None else self._feed.next(_SILENCE_SECONDS)
+            if isinstance(received, bytes):
+                receive(received, taken)
+            elif received is None and taken:
+                break
+            else:
+                self._wait_on(received, deadline)
+        taken, self._pending = taken[:limit], taken[limit:]
+        self._look_for_commit()
+        return taken
+
+    _last_parts = 0
+    _heard: int | None = None
+    _has_asked = False
+
+    def _next(self) -> bytes | int | None:
+        if self._unread is not None:
+            unread, self._unread = self._unread, None
+            return unread
+        return self._feed.next(_SILENCE_SECONDS)
+
+    def _wait_on(self, received: int | None, deadline: float) -> None:
+        """Take note of how far the server has come, and have it told where it is silent."""
+        if received is None:
+            if time.monotonic() > deadline:
+                raise FetchError(
+                    f"Source {self._source!r}: for {self._patience:g} s the server has told nothing new. It may be "
+                    "busy with a large transaction of other tables, passed at once: raise patience_seconds=",
+                    source=self._source,
+                )
+            self._has_asked = True
+            self._feed.ask()
+        elif self._transaction is None:  # inside of one, the server has not come past its commit
+            self._lsn = max(self._lsn, received)
+            # The log may end with a part of a record, which is no place to arrive at.
+            self.is_caught_up = received >= self._target or (self._has_asked and received == self._heard)
+            self._heard = received
+
+    def _look_for_commit(self) -> None:
+        """Read the end of a transaction right behind its last change: it is then done with."""
+        transaction = self._transaction
+        if transaction is None or self._pending or self._unread is not None:
+            return
+        received = self._next()
+        if isinstance(received, bytes) and received[0] == _COMMIT:
+            self._receive(received, [])
+        elif isinstance(received, bytes):
+            self._unread = received
+
+    def _receive(self, data: bytes, taken: list[Change]) -> None:
+        kind, transaction = data[0], self._transaction
+        if kind in _ROWS:
+            if transaction is None:
+                raise FetchError(f"Source {self._source!r}: a row came outside of a transaction")
+            transaction.messages += 1
+            if transaction.skips_all or transaction.messages <= transaction.skipped:
+                return
+        self._HANDLERS[kind](self, decoded(data), taken)
+
+    def _begun(self, begin: Begin, _taken: list[Change]) -> None:
+        resumed = self._resumed
+        is_resumed = resumed.commit_lsn == begin.commit_lsn
+        is_past = begin.commit_lsn < self._lsn
+        is_shown = self._seen is not None and self._seen.show(begin)
+        self._transaction = Transaction(
+            begin,
+            skips_all=is_past or is_shown,
+            skipped=resumed.messages if is_resumed else 0,
+            parts_done=resumed.parts if is_resumed else 0,
+        )
+
+    def _committed(self, commit: Commit, _taken: list[Change]) -> None:
+        if self._transaction is not None and not self._transaction.skips_all:
+            self.last_commit_at = self._transaction.begin.committed_at
+        self._lsn = max(self._lsn, commit.end_lsn)
+        self._transaction = None
+
+    def _related(self, relation: Relation, _taken: list[Change]) -> None:
+        self._tables[relation.oid] = self._tables_of(relation)
+
+    def _inserted(self, message: Insert, taken: list[Change]) -> None:
+        table = self._table(message.oid)
+        if table is not None:
+            row = table.rows.read(message.new)
+            self._last_parts = 1
+            taken.append(self._change("insert", table, _key_of(table, row), row, None))
+
+    def _updated(self, message: Update, taken: list[Change]) -> None:
+        table = self._table(message.oid)
+        if table is None:
+            return
+        if message.old is not None:
+            self._add(taken, self._update(table, message))
+            return
+        row = table.rows.read(message.new)
+        self._last_parts = 1
+        taken.append(self._change("update", table, _key_of(table, row), row, None))
+
+    def _update(self, table: TableRows, message: Update) -> list[Change]:
+        """Return an update with a row before, or the two halves of one that has moved the key."""
+        new = table.rows.read(_completed(message))
+        old = table.rows.read(message.old or ())
+        if message.old_kind == "K":
+            old = old._replace(values=_key_of(table, old))
+        elif _key_values(table, message.old or ()) == _key_values(table, _completed(message)):
+            return [self._change("update", table, _key_of(table, new), new, old)]
+        gone = self._change("delete", table, _key_of(table, old), None, old)
+        return [gone, self._change("insert", table, _key_of(table, new), new, None, part=1)]
+
+    def _deleted(self, message: Delete, taken: list[Change]) -> None:
+        table = self._table(message.oid)
+        if table is not None:
+            old = table.rows.read(message.old)
+            if message.old_kind == "K":
+                old = old._replace(values=_key_of(table, old))
+            self._add(taken, [self._change("delete", table, _key_of(table, old), None, old)])
+
+    def _truncated(self, message: Truncate, taken: list[Change]) -> None:
+        tables = [table for table in map(self._table, message.oids) if table is not None]
+        self._add(
+            taken, [self._change("truncate", table, {}, None, None, part=part) for part, table in enumerate(tables)]
+        )
+
+    def _ignored(self, message: Message, taken: list[Change]) -> None:
+        """Do nothing: origins, types and logical messages tell nothing about rows."""
+
+    def _add(self, taken: list[Change], changes: list[Change]) -> None:
+        transaction = self._transaction
+        self._last_parts = len(changes)
+        if transaction is not None and transaction.parts_done and transaction.messages == transaction.skipped + 1:
+            changes = changes[transaction.parts_done :]
+        taken += changes
+
+    def _table(self, oid: int) -> TableRows | None:
+        try:
+            return self._tables[oid]
+        except KeyError:
+            raise FetchError(f"Source {self._source!r}: a row came before its table was told") from None
+
+    def _change(
+        self,
+        op: Operation,
+        table: TableRows,
+        key: dict[str, Any],
+        new: ReadRow | None,
+        old: ReadRow | None,
+        part: int = 0,
+    ) -> Change:
+        transaction: Any = self._transaction
+        begin, order = transaction.begin, transaction.messages
+        place = f"{transaction.commit_text}:{order}.{part}" if part else f"{transaction.commit_text}:{order}"
+        metadata: dict[str, Any] = {
+            "table": table.label,
+            "transaction": begin.xid,
+            "lsn": transaction.commit_text,
+            "order": order,
+            "committed_at": begin.committed_at,
+        }
+        after = before = None
+        if new is not None:
+            after, unchanged, failures = new
+            if unchanged:
+                metadata["unchanged"] = list(unchanged)
+            if failures:
+                self.failures[place] = failure_of(failures, self._source)
+        if old is not None:
+            before = old.values
+            if old.failures:
+                self.failures[place] = failure_of(old.failures, self._source)
+        return Change(op, place, key, after, before, begin.committed_at, metadata)
+
+    _HANDLERS: dict[int, Callable[[ChangeStream, Any, list[Change]], None]] = {  # noqa: RUF012 - read only
+        ord("B"): _begun,
+        ord("C"): _committed,
+        ord("R"): _related,
+        ord("I"): _inserted,
+        ord("U"): _updated,
+        ord("D"): _deleted,
+        ord("T"): _truncated,
+        ord("O"): _ignored,
+        ord("Y"): _ignored,
+        ord("M"): _ignored,
+    }
+
+
+def _key_of(table: TableRows, row: ReadRow) -> dict[str, Any]:
+    values, key = row.values, table.key
+    return {key[0]: values[key[0]]} if len(key) == 1 else {name: values[name] for name in key}
+
+
+def _key_values(table: TableRows, values: Sequence[Value]) -> list[Value]:
+    return [values[place] for place in table.key_places]
+
+
+def _completed(update: Update) -> list[Value]:
+    """Return the new row with what did not change taken from the full row before, where there is one."""
+    if update.old_kind != "O" or update.old is None or UNCHANGED not in update.new:
+        return update.new
+    return [old if new is UNCHANGED else new for new, old in zip(update.new, update.old, strict=True)]

@@ -1,0 +1,168 @@
+"""Turns values in their text form into the values that SQLAlchemy gives for the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from azure_functions_db.core.errors import ConfigurationError, SerializationError
+from azure_functions_db.sources.postgres.pgoutput import UNCHANGED
+from azure_functions_db.sql.reflection import refreshed, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sqlalchemy import Engine
+
+    from azure_functions_db.core.types import RawRecord
+    from azure_functions_db.sources.postgres.pgoutput import Value
+
+    Processor = Callable[[Any], Any]
+
+WRITTEN_FORMS = {"datestyle": "ISO", "intervalstyle": "postgres", "bytea_output": "hex", "extra_float_digits": "3"}
+"""The settings under which values are written as psycopg reads them, whatever the database's own are."""
+
+# Numbers below belong to PostgreSQL itself: none of them is a domain.
+_FIRST_OF_USERS = 16384
+
+
+_NONE: Mapping[str, Exception] = {}
+
+
+class Shape(NamedTuple):
+    """The columns of a row: each with the type of its values, domains looked through."""
+
+    names: tuple[str, ...]
+    type_oids: tuple[int, ...]
+
+
+class ReadRow(NamedTuple):
+    """A row with Python's values, and what could not be read as such."""
+
+    values: RawRecord
+    unchanged: tuple[str, ...]
+    """The columns that the log does not have, because the update did not touch them."""
+    failures: Mapping[str, Exception]
+    """The columns that are texts in it, and why."""
+
+
+class Session(NamedTuple):
+    """What psycopg has to know to read values: its adapters, and the connection on which they were written."""
+
+    adapters: Any
+    connection: Any
+
+
+class RowType:
+    """Reads the rows of one shape."""
+
+    def __init__(self, shape: Shape, session: Session, processors: Mapping[str, Processor]) -> None:
+        from psycopg.adapt import Transformer
+        from psycopg.pq import Format
+
+        self.names = shape.names
+        self._loaders = Transformer(session)
+        self._loaders.set_loader_types(shape.type_oids, Format.TEXT)
+        self._load: Callable[[Sequence[Any]], Sequence[Any]] = self._loaders.load_sequence
+        self._single = [self._loaders.get_loader(oid, Format.TEXT).load for oid in shape.type_oids]
+        self._processed = list(processors.items())
+        self._processors = processors
+        self._unreadable = _unreadable()
+
+    def read(self, values: Sequence[Value]) -> ReadRow:
+        """Return a row; what Python has no value for stays a text, and is told."""
+        if UNCHANGED in values:
+            return self._read_changed(values)
+        try:
+            row = dict(zip(self.names, self._load(values), strict=True))
+            for name, process in self._processed:
+                row[name] = process(row[name])
+        except self._unreadable:
+            return self._read_singly(values)
+        return ReadRow(row, (), _NONE)
+
+    def _read_changed(self, values: Sequence[Value]) -> ReadRow:
+        unchanged = tuple(name for name, value in zip(self.names, values, strict=True) if value is UNCHANGED)
+        row, _, failures = self.read([None if value is UNCHANGED else value for value in values])
+        return ReadRow({name: row[name] for name in self.names if name not in unchanged}, unchanged, failures)
+
+    def _read_singly(self, values: Sequence[Any]) -> ReadRow:
+        row: RawRecord = {}
+        failures: dict[str, Exception] = {}
+        for name, load, value in zip(self.names, self._single, values, strict=True):
+            try:
+                row[name] = self._processed_value(name, None if value is None else load(value))
+            except self._unreadable as error:
+                row[name] = value.decode(errors="backslashreplace")
+                failures[name] = error
+        return ReadRow(row, (), failures)
+
+    def _processed_value(self, name: str, value: Any) -> Any:
+        return self._processors[name](value) if name in self._processors else value
+
+
+def failure_of(failures: Mapping[str, Exception], source: str) -> SerializationError:
+    """Say what is wrong with a row; its values do not belong into messages."""
+    columns = ", ".join(f"column {name!r} ({type(error).__name__})" for name, error in failures.items())
+    return SerializationError(f"A value cannot be decoded: {columns}", source=source)
+
+
+def processors_of(engine: Engine, schema: str, table: str, shape: Shape) -> dict[str, Processor]:
+    """Return what SQLAlchemy does to the driver's values of these columns, where it does something.
+
+    Of a column that the table no longer has in this form nothing is known but its type.
+    """
+    try:
+        current = refreshed(engine, table_of(engine, table, schema))
+    except ConfigurationError:
+        return {}
+    present = _present_types(engine, schema, table)
+    found: dict[str, Processor] = {}
+    for name, oid in zip(*shape, strict=True):
+        if name in current.columns and present.get(name) == oid:
+            kind = current.columns[name].type.dialect_impl(engine.dialect)
+            if (process := kind.result_processor(engine.dialect, oid)) is not None:
+                found[name] = process
+    return found
+
+
+def base_types(engine: Engine, oids: Iterable[int]) -> dict[int, int]:
+    """Return the type that each type's values have: its own, or that behind a domain."""
+    from sqlalchemy import bindparam, text
+
+    found = {oid: oid for oid in oids}
+    unknown = [oid for oid in found if oid >= _FIRST_OF_USERS]
+    query = text("SELECT oid, typbasetype FROM pg_type WHERE oid IN :oids AND typtype = 'd'")
+    query = query.bindparams(bindparam("oids", expanding=True))
+    while unknown:
+        with engine.connect() as connection:
+            rows = connection.execute(query, {"oids": unknown}).all()
+        bases = {row.oid: row.typbasetype for row in rows}
+        found = {oid: bases.get(base, base) for oid, base in found.items()}
+        unknown = [base for base in bases.values() if base >= _FIRST_OF_USERS]
+    return found
+
+
+def _present_types(engine: Engine, schema: str, table: str) -> dict[str, int]:
+    from sqlalchemy import text
+
+    query = text(
+        "SELECT a.attname, a.atttypid FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = :schema AND c.relname = :table AND a.attnum > 0 AND NOT a.attisdropped"
+    )
+    with engine.connect() as connection:
+        declared = {row.attname: row.atttypid for row in connection.execute(query, {"schema": schema, "table": table})}
+    bases = base_types(engine, declared.values())
+    return {name: bases[oid] for name, oid in declared.items()}
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    from psycopg import Error
+
+    return (Error, ValueError, ArithmeticError, RecursionError, NotImplementedError)
+
+
+def set_forms() -> str:
+    """Return the expressions that set those forms for a transaction."""
+    return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in WRITTEN_FORMS.items())
