@@ -54,6 +54,8 @@ PUBLIC_NAMES = [
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",
+    "Outbox",
+    "OutboxSource",
     "PollContext",
     "PollTrigger",
     "PollerError",
