@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.file_sink import FileQuarantine
     from azure_functions_db.quarantine.sql_sink import SqlQuarantine
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.mysql.source import MySqlBinlogSource
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
@@ -81,6 +82,7 @@ _HOMES = {
     "binding.session": ["DbSession"],
     "binding.writer": ["DbWriter"],
     "sources.keyset.source": ["SqlAlchemySource"],
+    "sources.mysql.source": ["MySqlBinlogSource"],
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
@@ -177,6 +179,7 @@ __all__ = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",

@@ -46,9 +46,7 @@ def _rights(log: BinlogLog, connection: Connection, server: Server) -> Finding:
     """Ask for the end of the log, as a reader would."""
     try:
         end = log_end(connection, server)
-        replica = Replica(
-            log.engine, random_server_id(), is_mariadb=server.is_mariadb, checksums=server.has_checksums
-        )
+        replica = Replica(log.engine, random_server_id(), is_mariadb=server.is_mariadb, checksums=server.has_checksums)
         try:
             next(replica.dump(end.name, end.size), None)
         finally:
@@ -73,7 +71,9 @@ def _retention(server: Server) -> Finding:
     text = f"the log is kept for {seconds / 3600:.3g} hours"
     if seconds < _DAY:
         cure = f"SET GLOBAL binlog_expire_logs_seconds = {3 * _DAY}"
-        return Finding("retention", "warning", f"{text}: a poller that stands still for longer loses its position", cure)
+        return Finding(
+            "retention", "warning", f"{text}: a poller that stands still for longer loses its position", cure
+        )
     return Finding("retention", "ok", text)
 
 
@@ -125,20 +125,21 @@ def health_of(log: BinlogLog, checkpoint: Checkpoint, *, begins_now: bool) -> St
     position = BinlogPosition() if place is None else BinlogPosition.of(place.position)
     with log.connected() as connection:
         server, files = Server.asked(connection), log_files(connection)
-    if server.is_idle_at(position) or (place is None and begins_now):
-        lag, age = 0, 0.0
-    else:
-        lag = _bytes_after(position, files)
-        now = dt.datetime.now(dt.UTC).timestamp()
-        age = max(0.0, now - position.time) if position.time and lag else None if lag else 0.0
+    is_idle = server.is_idle_at(position) or (place is None and begins_now)
+    lag = 0 if is_idle else _bytes_after(position, files)
     return StreamHealth(
         lag_bytes=lag,
-        lag_seconds=age,
+        lag_seconds=_age(position) if lag else 0.0,
         retained_bytes=None,
         last_commit_at=dt.datetime.fromtimestamp(position.time, dt.UTC) if position.time else None,
         details=_details(server, files, position),
         warning=_warning(server, files, position, lag),
     )
+
+
+def _age(position: BinlogPosition) -> float | None:
+    """Return the age of the last commit that was read; what follows is younger."""
+    return max(0.0, dt.datetime.now(dt.UTC).timestamp() - position.time) if position.time else None
 
 
 def _bytes_after(position: BinlogPosition, files: Sequence[LogFile]) -> int:
@@ -162,7 +163,7 @@ def _seconds_left(server: Server, position: BinlogPosition) -> float | None:
     """Return how long the server will still keep what follows a position, by its clock and settings."""
     if server.retention_seconds is None or not position.time:
         return None
-    return server.retention_seconds - (dt.datetime.now(dt.UTC).timestamp() - position.time)
+    return server.retention_seconds - (_age(position) or 0.0)
 
 
 def _warning(server: Server, files: Sequence[LogFile], position: BinlogPosition, lag: int) -> str | None:
@@ -172,4 +173,3 @@ def _warning(server: Server, files: Sequence[LogFile], position: BinlogPosition,
     if lag and left is not None and left < _SHORT_OF_TIME * (server.retention_seconds or 0):
         return f"the server keeps what the poller has not read for {max(0.0, left) / 3600:.2g} more hours only"
     return None
-

@@ -10,7 +10,6 @@ import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, SourceConfigurationError
@@ -74,17 +73,20 @@ _BROKEN = (IndexError, struct.error, ValueError, OverflowError, KeyError, Recurs
 class Table:
     """A table as the log describes it at one moment."""
 
-    __slots__ = ("_null_bytes", "_readers", "_times", "columns", "full_name", "key", "name", "schema")
+    __slots__ = ("_hidden", "_null_bytes", "_readers", "_times", "columns", "full_name", "key", "name", "schema")
 
     def __init__(self, schema: str, name: str, columns: Sequence[Column], key: Sequence[str]) -> None:
         self.schema = schema
         self.name = name
         self.full_name = f"{schema}.{name}"
-        self.columns = [column.name for column in columns]
         self.key = tuple(key)
         self._readers: list[Reader] = [column.reader() for column in columns]
         self._null_bytes = (len(columns) + 7) // 8
-        self._times = [place for place, column in enumerate(columns) if column.kind in {Kind.TIME, Kind.TIME2}]
+        # As SELECT * does, rows leave out what is invisible; from the last on, so that places stay right.
+        self._hidden = [place for place, column in enumerate(columns) if column.hint == "invisible"][::-1]
+        shown = [column for column in columns if column.hint != "invisible"]
+        self.columns = [column.name for column in shown]
+        self._times = [place for place, column in enumerate(shown) if column.kind in {Kind.TIME, Kind.TIME2}]
 
     def rows(self, kind: int, body: bytes) -> list[tuple[Values | None, Values | None]]:
         """Return the rows of an event: before and after."""
@@ -129,6 +131,8 @@ class Table:
                     add(value)
             if at > end:
                 raise ValueError("a row is cut short")
+            for place in self._hidden:
+                del row[place]
             yield row
 
     def _require_all_columns(self, present: bytes) -> None:
@@ -179,8 +183,10 @@ class TableMaps:
     def _complete(self, parts: _MapParts) -> Table:
         metadata = _Metadata(parts.columns, parts.metadata, self._charset_of)
         hints = self._hints_of(parts.schema, parts.name)
-        for column in parts.columns:
+        for place, column in enumerate(parts.columns):
             column.hint = hints.get(column.name)
+            if place in metadata.key and column.hint == "invisible":
+                column.hint = None
         if not metadata.key:
             raise SourceConfigurationError(
                 f"Table {parts.schema}.{parts.name} has no primary key in the log: changes of its rows cannot be told "
@@ -336,13 +342,6 @@ def _name(data: bytes, at: int) -> tuple[str, int]:
     if end >= len(data):
         raise ValueError("a name is cut short")
     return data[at + 1 : end].decode(), end + 1
-
-
-def record(columns: Sequence[str], values: Values, chosen: Sequence[bool] | None = None) -> dict[str, Any]:
-    """Return a row by the names of its columns."""
-    if chosen is None:
-        return dict(zip(columns, values, strict=True))
-    return dict(compress(zip(columns, values, strict=True), chosen))
 
 
 @dataclass(frozen=True, slots=True)

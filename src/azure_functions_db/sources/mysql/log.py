@@ -165,9 +165,9 @@ class BinlogLog:
         """
         if server.is_mariadb:
             connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            status = dict(connection.exec_driver_sql("SHOW STATUS LIKE 'binlog_snapshot%%'").tuples().all())
+            status = connection.exec_driver_sql("SHOW STATUS LIKE 'binlog_snapshot%%'").all()
             connection.exec_driver_sql("ROLLBACK")
-            place = {str(name).lower(): value for name, value in status.items()}
+            place = {str(name).lower(): str(value) for name, value in status}
             file, offset = place["binlog_snapshot_file"], int(place["binlog_snapshot_position"])
             return self._at_place(connection, server, file, offset)
         if server.gtids is not None:
@@ -240,11 +240,10 @@ class BinlogLog:
             raise PositionLostError(
                 f"The position is one of the server {start.server}; behind this address is now {server.uuid}"
             )
-        present = server.gtids
-        if start.gtids and present is not None and not present.contains(server.gtid_set(start.gtids)):  # type: ignore[arg-type]  # both are of the same server
+        if start.gtids and not server.has_seen(start.gtids):
             raise PositionLostError(
-                f"The server has not seen all transactions before the position ({start.gtids}), only {present}: its log "
-                "was reset, or it was restored to an earlier moment or replaced by another one"
+                f"The server has not seen all transactions before the position ({start.gtids}), only {server.gtids}: "
+                "its log was reset, or it was restored to an earlier moment or replaced by another one"
             )
         if server.is_mariadb and start.file and start.gtids and start.crc is None:
             found = _gtids_at(connection, start.file, start.offset)
@@ -293,20 +292,20 @@ class BinlogLog:
 
     def _hints_of(self, schema: str, name: str) -> Mapping[str, str | int]:
         """Return what the log does not say about columns: it is asked of the table as it is now."""
-        from sqlalchemy import JSON, Float
+        with self.connected() as connection:
+            hints = _hints(connection, schema, name)
+        is_mariadb = getattr(self.engine.dialect, "is_mariadb", False)
+        return {**hints, **self._documents_of(schema, name)} if is_mariadb else hints
+
+    def _documents_of(self, schema: str, name: str) -> Mapping[str, str]:
+        """Return the columns of MariaDB that are declared as JSON and kept as texts."""
+        from sqlalchemy import JSON
 
         try:
             table = refreshed(self.engine, table_of(self.engine, name, schema))
         except ConfigurationError:
             return {}  # it was dropped since
-        hints: dict[str, str | int] = {}
-        for column in table.columns:
-            if isinstance(column.type, JSON):
-                hints[column.name] = "json"
-            elif isinstance(column.type, Float) and (scale := getattr(column.type, "scale", None)) is not None:
-                hints[column.name] = int(scale)
-        with self.connected() as connection:
-            return hints | _own_types(connection, schema, name)
+        return {column.name: "json" for column in table.columns if isinstance(column.type, JSON)}
 
     def _key_of(self, name: TableName) -> list[str]:
         table = self._reflected(name)
@@ -358,7 +357,7 @@ def _charsets(connection: Connection) -> dict[int, str]:
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL"
     )
     charsets = {int(number): str(charset) for number, charset in found}
-    if 2048 <= max(charsets, default=0) or getattr(connection.dialect, "is_mariadb", False):
+    if getattr(connection.dialect, "is_mariadb", False):
         fuller = connection.exec_driver_sql(
             "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability"
         )
@@ -366,15 +365,25 @@ def _charsets(connection: Connection) -> dict[int, str]:
     return charsets
 
 
-def _own_types(connection: Connection, schema: str, name: str) -> dict[str, str]:
-    """Return the columns of types that only MariaDB has."""
+def _hints(connection: Connection, schema: str, name: str) -> dict[str, str | int]:
+    """Return which columns are invisible or of types that only MariaDB has, and the digits of a FLOAT(m, d)."""
     from sqlalchemy import text
 
     query = text(
-        "SELECT column_name, data_type FROM information_schema.columns "
-        "WHERE table_schema = :schema AND table_name = :name AND data_type IN ('uuid', 'inet4', 'inet6')"
+        "SELECT column_name, data_type, numeric_scale, extra LIKE '%INVISIBLE%' FROM information_schema.columns "
+        "WHERE table_schema = :schema AND table_name = :name"
     )
-    return {str(column): str(kind) for column, kind in connection.execute(query, {"schema": schema, "name": name})}
+    found = connection.execute(query, {"schema": schema, "name": name})
+    hints = {str(column): _hint(str(kind), scale, is_invisible) for column, kind, scale, is_invisible in found}
+    return {column: hint for column, hint in hints.items() if hint is not None}
+
+
+def _hint(kind: str, scale: int | None, is_invisible: bool) -> str | int | None:
+    if is_invisible:
+        return "invisible"
+    if kind == "float":
+        return scale
+    return kind if kind in {"uuid", "inet4", "inet6"} else None
 
 
 def _part(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class BinlogPosition:
             return cls(
                 file=str(position["file"]),
                 offset=int(position["offset"]),
-                end=int(position.get("end", position["offset"])),
+                end=int(position.get("end") or position["offset"]),
                 crc=position.get("crc"),
                 done=None if done is None else (int(done[0]), int(done[1])),
                 gtids=position.get("gtids"),

@@ -147,7 +147,7 @@ class Replica:
                 return b"".join(parts)
 
     def _events(self) -> Iterator[Event]:
-        unpack, crc32 = HEADER.unpack_from, zlib.crc32
+        unpack, crc32, form, rotation = HEADER.unpack_from, zlib.crc32, int(EventKind.FORMAT), int(EventKind.ROTATE)
         while True:
             packet = self._packet()
             if packet[:1] != b"\0":
@@ -159,16 +159,16 @@ class Replica:
                 raise FetchError("An event has no header") from broken
             if length != len(packet) - 1:
                 raise FetchError(f"An event is {len(packet) - 1} bytes long and claims to be {length}")
-            if kind == EventKind.FORMAT:
+            if kind == form:
                 self._checksums = packet[-_CHECKSUM_SIZE - 1] == 1
             if self._checksums:
                 crc = crc32(packet[1:-_CHECKSUM_SIZE])
-                if crc.to_bytes(4, "little") != packet[-_CHECKSUM_SIZE:] and kind != EventKind.FORMAT:
+                if crc.to_bytes(4, "little") != packet[-_CHECKSUM_SIZE:] and kind != form:
                     raise FetchError(f"An event before {self.file}:{end} is damaged: its checksum does not fit")
                 body = packet[1 + HEADER_SIZE : -_CHECKSUM_SIZE]
             else:
                 crc, body = crc32(packet[1:]), packet[1 + HEADER_SIZE :]
-            if kind == EventKind.ROTATE:
+            if kind == rotation:
                 self.file = body[8:].decode()
             yield Event(kind, timestamp, server_id, end - length, end, body, crc)
 

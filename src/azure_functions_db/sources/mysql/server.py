@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Finding
@@ -105,6 +105,11 @@ class Server:
         """Return the set that a text names, as this server writes it."""
         return MariaDbGtids(text) if self.is_mariadb else MySqlGtids(text)
 
+    def has_seen(self, gtids: str) -> bool:
+        """Tell whether the log holds or has held all of these transactions."""
+        present: Any = self.gtids
+        return present is None or bool(present.contains(self.gtid_set(gtids)))
+
     @property
     def _every_transaction_has_one(self) -> bool:
         return self.variables.get("gtid_mode", "OFF").upper() == "ON"
@@ -131,7 +136,10 @@ class Server:
         """Return what is right and wrong with the settings of the log."""
         if self.variables.get("log_bin", "OFF") != "ON":
             yield Finding(
-                "log_bin", "error", "the server writes no binary log", "start it with log_bin and a server_id of its own"
+                "log_bin",
+                "error",
+                "the server writes no binary log",
+                "start it with log_bin and a server_id of its own",
             )
             return
         for demand in _DEMANDS:
@@ -160,7 +168,7 @@ def log_end(connection: Connection, server: Server) -> LogFile:
     row = _first_that_works(connection, statements)
     if row is None:
         raise SourceConfigurationError("The server writes no binary log: start it with log_bin", setting="log_bin")
-    return LogFile(str(row[0]), int(row[1]))
+    return LogFile(str(row[0]), int(str(row[1])))
 
 
 def _first_that_works(connection: Connection, statements: Sequence[str]) -> Sequence[object] | None:

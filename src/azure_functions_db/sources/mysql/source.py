@@ -14,7 +14,7 @@ from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDesc
 from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Engine
 
@@ -253,7 +253,7 @@ def _check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
 
 
 def _checked_tables(tables: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(tables, str) or not tables or not all(isinstance(each, str) and each.strip() for each in tables):
+    if isinstance(tables, str) or not tables or not all(str(each).strip() for each in tables):
         raise SourceConfigurationError('tables= is a list of names, such as ["orders", "shop.customers"]')
     if len(set(tables)) < len(tables):
         raise SourceConfigurationError("tables= names a table twice")

@@ -6,13 +6,13 @@ import datetime as dt
 import logging
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from azure_functions_db.core.errors import FetchError, PositionLostError, SerializationError, SourceConfigurationError
 from azure_functions_db.core.types import Change
-from azure_functions_db.sources.mysql.events import COMPRESSED, ROWS, EventKind, Statement, record
+from azure_functions_db.sources.mysql.events import COMPRESSED, ROWS, EventKind, Statement
 from azure_functions_db.sources.mysql.gtids import MariaDbGtids, MySqlGtids
 from azure_functions_db.sources.mysql.position import BinlogPosition
 
@@ -31,7 +31,9 @@ _COMPRESSED_TEXT = (
     "(MariaDB), SET GLOBAL binlog_transaction_compression = OFF and SET GLOBAL binlog_row_value_options = '' (MySQL). "
     "What was written before cannot be read; reset the poller (azfdb reset --to-beginning)"
 )
-_LOSES_ROWS = re.compile(r"^(?:ALTER\s+TABLE\b.*\b(?:TRUNCATE|DROP|EXCHANGE)\s+PARTITION|RENAME\s+TABLE)\b", re.I | re.S)
+_LOSES_ROWS = re.compile(
+    r"^(?:ALTER\s+TABLE\b.*\b(?:TRUNCATE|DROP|EXCHANGE)\s+PARTITION|RENAME\s+TABLE)\b", re.IGNORECASE | re.DOTALL
+)
 _STANDALONE, _PREPARED_XA = 1, 64
 _ARTIFICIAL = frozenset(
     {
@@ -92,8 +94,10 @@ class TransactionReader:
         self._is_mentioned = is_mentioned
         self._undecodable_as_text = undecodable_as_text
         self._tables: dict[int, Table | None] = {}
-        self._settled = position
-        """The position after the last whole transaction, or that from which reading began."""
+        self._started = position
+        self._last: tuple[str, Event, int] | None = None
+        """The end of the last whole transaction: its file, its event, and when it was committed."""
+        self._handlers = self._all_handlers()
         self._resumed = position.done
         self._gtids = self._gtid_set(position.gtids)
         self._transaction: _Transaction | None = None
@@ -117,15 +121,30 @@ class TransactionReader:
         if transaction is None or done is None:
             return self._settled
         begin = transaction.begin
-        return BinlogPosition(
+        return replace(
+            self._settled,
             file=transaction.file,
             offset=begin.start,
             end=begin.start,
             crc=begin.crc,
             done=done,
-            gtids=self._settled.gtids,
-            server=self._settled.server,
             time=transaction.time,
+        )
+
+    @property
+    def _settled(self) -> BinlogPosition:
+        """The position after the last whole transaction, or that from which reading began."""
+        if self._last is None:
+            return self._started
+        file, event, time = self._last
+        return BinlogPosition(
+            file=file,
+            offset=event.start,
+            end=event.end,
+            crc=event.crc,
+            gtids=None if self._gtids is None else str(self._gtids),
+            server=self._started.server,
+            time=time,
         )
 
     def take(self, limit: int, is_time_up: Callable[[], bool]) -> list[Change]:
@@ -175,24 +194,24 @@ class TransactionReader:
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        kind = event.kind
         self.read_bytes += len(event.body)
-        if kind in ROWS:
-            self._read_rows(event)
-        elif kind == EventKind.TABLE_MAP:
-            self._tables[int.from_bytes(event.body[:6], "little")] = self._maps.table(event.body)
-        elif kind == EventKind.XID:
-            self._end(event)
-        elif kind in _BEGINNINGS:
-            self._begin(event)
-        elif kind == EventKind.QUERY:
-            self._read_statement(event)
-        elif kind in {EventKind.MARIADB_GTID_LIST, EventKind.PREVIOUS_GTIDS}:
-            self._learn_gtids(event)
-        elif kind == EventKind.XA_PREPARE:
-            self._end(event)
-        elif kind in COMPRESSED or kind == EventKind.PARTIAL_UPDATE_ROWS:
-            raise SourceConfigurationError(_COMPRESSED_TEXT)
+        handler = self._handlers.get(event.kind)
+        if handler is not None:
+            handler(event)
+
+    def _all_handlers(self) -> dict[int, Callable[[Event], None]]:
+        return {
+            **dict.fromkeys(ROWS, self._read_rows),
+            **dict.fromkeys(_BEGINNINGS, self._begin),
+            **dict.fromkeys((EventKind.XID, EventKind.XA_PREPARE), self._end),
+            **dict.fromkeys((EventKind.MARIADB_GTID_LIST, EventKind.PREVIOUS_GTIDS), self._learn_gtids),
+            **dict.fromkeys((*COMPRESSED, EventKind.PARTIAL_UPDATE_ROWS), _refuse_compressed),
+            EventKind.TABLE_MAP: self._read_table_map,
+            EventKind.QUERY: self._read_statement,
+        }
+
+    def _read_table_map(self, event: Event) -> None:
+        self._tables[int.from_bytes(event.body[:6], "little")] = self._maps.table(event.body)
 
     def _begin(self, event: Event) -> None:
         gtid, time, flags = _begun(event)
@@ -207,15 +226,7 @@ class TransactionReader:
             return
         if self._gtids is not None and transaction.gtid is not None:
             self._gtids.add(transaction.gtid)
-        self._settled = BinlogPosition(
-            file=self._replica.file,
-            offset=event.start,
-            end=event.end,
-            crc=event.crc,
-            gtids=None if self._gtids is None else str(self._gtids),
-            server=self._settled.server,
-            time=transaction.time,
-        )
+        self._last = (self._replica.file, event, transaction.time)
         self._transaction = self._resumed = self._ending = None
         self._pending, self._taken = [], 0
 
@@ -231,8 +242,8 @@ class TransactionReader:
         transaction = self._open_transaction(event)
         if transaction.is_prepared:
             raise SourceConfigurationError(
-                f"An XA transaction has changed {table.full_name}: the log has its rows before anybody knows whether it "
-                "is committed. Let no XA transaction write to tables that are watched"
+                f"An XA transaction has changed {table.full_name}: the log has its rows before anybody knows whether "
+                "it is committed. Let no XA transaction write to tables that are watched"
             )
         transaction.rows_events += 1
         resumed = self._resumed
@@ -262,8 +273,8 @@ class TransactionReader:
                         op,
                         position,
                         {columns[place]: values[place] for place in places},
-                        None if new is None else record(columns, new),
-                        None if old is None else record(columns, old),
+                        None if new is None else dict(zip(columns, new, strict=True)),
+                        None if old is None else dict(zip(columns, old, strict=True)),
                         None,
                         metadata,
                     )
@@ -309,9 +320,9 @@ class TransactionReader:
             self._truncate(".".join(emptied), transaction, statement)
         elif statement.is_change and self._is_mentioned(statement.text):
             raise SourceConfigurationError(
-                "A change was logged as a statement, by a session with binlog_format=STATEMENT: its rows are not in the "
-                f"log ({self._replica.file}:{event.start}). SET GLOBAL binlog_format = 'ROW', let no session change it, "
-                "and read the tables anew (azfdb reset --to-beginning)"
+                "A change was logged as a statement, by a session with binlog_format=STATEMENT: its rows are not in "
+                f"the log ({self._replica.file}:{event.start}). SET GLOBAL binlog_format = 'ROW', let no session "
+                "change it, and read the tables anew (azfdb reset --to-beginning)"
             )
         elif _LOSES_ROWS.search(statement.bare) and self._is_mentioned(statement.text):
             _logger.warning("rows_lost_by_ddl", extra={"event": "rows_lost_by_ddl", "statement": statement.bare[:200]})
@@ -327,7 +338,12 @@ class TransactionReader:
 
     def _learn_gtids(self, event: Event) -> None:
         """Find out at the beginning of the oldest file what lies before it."""
-        if self._gtids is None and self._settled.crc is None and self._settled.offset <= _FIRST_EVENT:
+        if (
+            self._gtids is None
+            and self._last is None
+            and self._started.crc is None
+            and self._started.offset <= _FIRST_EVENT
+        ):
             self._gtids = (_mariadb_list if self._is_mariadb else _mysql_list)(event.body)
 
     def _gtid_set(self, text: str | None) -> MariaDbGtids | MySqlGtids | None:
@@ -350,10 +366,12 @@ def _operations(
     return (("update", before, after),)
 
 
-_BEGINNINGS = frozenset(
-    {EventKind.MARIADB_GTID, EventKind.GTID, EventKind.ANONYMOUS_GTID, EventKind.TAGGED_GTID}
-)
+_BEGINNINGS = frozenset({EventKind.MARIADB_GTID, EventKind.GTID, EventKind.ANONYMOUS_GTID, EventKind.TAGGED_GTID})
 _MICROSECONDS = 10**6
+
+
+def _refuse_compressed(_event: Event) -> None:
+    raise SourceConfigurationError(_COMPRESSED_TEXT)
 
 
 def _begun(event: Event) -> tuple[str | None, int, int]:

@@ -67,11 +67,7 @@ class NotTimeOfDay(str):
     __slots__ = ()
 
 
-_BINARY = 63
-"""The collation of bytes."""
-
 _CODECS: Mapping[str, str] = {
-    "armscii8": "",
     "ascii": "ascii",
     "big5": "big5",
     "cp1250": "cp1250",
@@ -239,9 +235,7 @@ def datetime(digits: int) -> Reader:
     return read
 
 
-def _moment_text(
-    year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int, digits: int
-) -> str:
+def _moment_text(year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int, digits: int) -> str:
     whole = f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
     return f"{whole}.{micros:06}"[: len(whole) + 1 + digits] if digits else whole
 
@@ -362,13 +356,16 @@ def mariadb_uuid(data: bytes) -> UUID:
     return UUID(bytes=raw)
 
 
-def _address(size: int) -> Callable[[bytes], str]:
-    return lambda data: _address_text(ipaddress.ip_address(data.ljust(size, b"\0")))
-
-
-def _address_text(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(address) if mapped is None else f"::ffff:{mapped}"
+def _address(data: bytes) -> str:
+    """Return an address as MariaDB writes it: what holds one of four bytes at its end shows that."""
+    if len(data) == 4:
+        return str(ipaddress.IPv4Address(data))
+    last = ipaddress.IPv4Address(data[12:])
+    if data[:12] == bytes(10) + b"\xff\xff":
+        return f"::ffff:{last}"
+    if data[:12] == bytes(12) and data[12:14] != bytes(2):
+        return f"::{last}"
+    return str(ipaddress.IPv6Address(data))
 
 
 _FIXED: Mapping[int, Reader] = {
@@ -387,7 +384,7 @@ _WITH_DIGITS: Mapping[int, Callable[[int], Reader]] = {
     Kind.DATETIME2: datetime,
     Kind.TIME2: time,
 }
-NUMERIC = frozenset({*_INTEGERS, Kind.NEWDECIMAL, Kind.FLOAT, Kind.DOUBLE})
+NUMERIC = frozenset({*_INTEGERS, Kind.NEWDECIMAL, Kind.FLOAT, Kind.DOUBLE, Kind.YEAR})
 """Those for which a table map says whether they are unsigned."""
 CHARACTER = frozenset({Kind.VARCHAR, Kind.VAR_STRING, Kind.STRING, *_BLOBS})
 """Those for which a table map gives a character set."""
@@ -409,7 +406,7 @@ class Column:
         """None for bytes."""
         self.texts: Sequence[str] = ()
         self.hint: str | int | None = None
-        """What MariaDB does not write into its log: json, uuid, inet4, inet6, the digits of a FLOAT(m, d)."""
+        """What the log does not tell: json, uuid, inet4, inet6, invisible, the digits of a FLOAT(m, d)."""
 
     def reader(self) -> Reader:
         """Return what reads the values of this column."""
@@ -466,7 +463,7 @@ class Column:
             case "uuid" if length == 16:
                 return mariadb_uuid
             case "inet4" | "inet6" if length in {4, 16}:
-                return _address(length)
+                return lambda data: _address(data.ljust(length, b"\0"))
         if self.charset is not None:
             return decoder_of(self.charset)
         return _padded(length) if self.kind == Kind.STRING else bytes
