@@ -86,6 +86,11 @@ class Parent(Instance):
         self._children.append(Instance._spawn(server))
         return self._children[-1]
 
+    def reap(self) -> None:
+        """Let go of processes that have ended: a server may take one for its living self."""
+        for child in self._children:
+            child.poll()
+
     def stop(self) -> None:
         super().stop()
         for child in self._children:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
@@ -22,13 +23,15 @@ from azure_functions_db import (
     PositionLostError,
     SourceConfigurationError,
 )
-from azure_functions_db.core.types import Change, Checkpoint
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.events import RowChange
 from tests.conftest import temporary_database
 from tests.integration.binlog_servers import KINDS, OwnServer, own_server
 from tests.support.binlog import end_of_log, purge, run
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, cut
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.types import Change, Checkpoint
 
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, name varchar(40), amount int unsigned)"
 
@@ -171,9 +174,18 @@ def test_resuming_inside_a_transaction_neither_drops_nor_repeats_a_row(
 
 
 def test_several_tables_come_in_commit_order_and_others_do_not_come(engine: Engine, new_mirror: Any) -> None:
-    run(engine, "CREATE TABLE more (a int, b varchar(5), PRIMARY KEY (a, b))", "CREATE TABLE others (id int PRIMARY KEY)")
+    run(
+        engine,
+        "CREATE TABLE more (a int, b varchar(5), PRIMARY KEY (a, b))",
+        "CREATE TABLE others (id int PRIMARY KEY)",
+    )
     mirror = new_mirror(tables=["items", "more"])
-    run(engine, "INSERT INTO more VALUES (1, 'x')", "INSERT INTO others VALUES (1)", "INSERT INTO items VALUES (1, 'a', 1)")
+    run(
+        engine,
+        "INSERT INTO more VALUES (1, 'x')",
+        "INSERT INTO others VALUES (1)",
+        "INSERT INTO items VALUES (1, 'a', 1)",
+    )
     run(engine, "DELETE FROM more")
     schema = make_url(str(engine.url)).database
     assert [(c.op, c.metadata["table"], c.key) for c in mirror.drain()] == [
@@ -204,7 +216,8 @@ def test_columns_that_are_added_renamed_retyped_and_dropped_in_between_are_follo
 
 
 @pytest.mark.parametrize(
-    "statement", ["TRUNCATE TABLE items", "truncate /* all */ `items`", "/* now */ TRUNCATE {schema}.items", "DROP TABLE items"]
+    "statement",
+    ["TRUNCATE TABLE items", "truncate /* all */ `items`", "/* now */ TRUNCATE {schema}.items", "DROP TABLE items"],
 )
 def test_a_table_that_is_emptied_at_once_is_a_truncate(engine: Engine, new_mirror: Any, statement: str) -> None:
     mirror = new_mirror()
@@ -235,7 +248,9 @@ def test_the_snapshot_comes_first_and_resumes_where_it_was(engine: Engine, new_m
     assert all(change.metadata["snapshot"] for change in page.records)
     assert mirror.rows == {
         ("items", row["id"]): row
-        for row in (dict(zip(("id", "name", "amount"), each, strict=True)) for each in run(engine, "SELECT * FROM items"))
+        for row in (
+            dict(zip(("id", "name", "amount"), each, strict=True)) for each in run(engine, "SELECT * FROM items")
+        )
     }
     keys = [change.key["id"] for change in (*page.records, *mirror.changes) if change.op == "upsert"]
     assert keys == sorted(set(keys))
@@ -279,7 +294,9 @@ def test_changes_of_others_move_the_checkpoint_only_when_it_is_worth_a_write(eng
     assert mirror.checkpoint != before
 
 
-def test_an_idle_tick_asks_the_server_once_and_writes_nothing(engine: Engine, url: str, provider: EngineProvider) -> None:
+def test_an_idle_tick_asks_the_server_once_and_writes_nothing(
+    engine: Engine, url: str, provider: EngineProvider
+) -> None:
     place = make_url(url)
     with Proxy(str(place.host), int(place.port or 0)) as proxy:
         mirror = Mirror(place.set(port=proxy.port).render_as_string(hide_password=False), provider)
@@ -448,8 +465,8 @@ def test_a_compressed_event_of_mariadb_is_told(engine: Engine, new_mirror: Any) 
     mirror = new_mirror()
     if not getattr(engine.dialect, "is_mariadb", False):
         return  # MySQL compresses whole transactions, as above
-    run(engine, "SET GLOBAL log_bin_compress = ON")
-    run(engine, "INSERT INTO items VALUES " + ", ".join(f"({key}, 'aaaaaaaaaa', 1)" for key in range(100)))
+    run(engine, "ALTER TABLE items MODIFY name varchar(1000)", "SET GLOBAL log_bin_compress = ON")
+    run(engine, "INSERT INTO items VALUES (1, repeat('a', 900), 1)")
     run(engine, "SET GLOBAL log_bin_compress = OFF")
     with pytest.raises(SourceConfigurationError, match="compressed"):
         mirror.drain()
@@ -486,9 +503,7 @@ def test_two_readers_at_a_time_do_not_throw_each_other_out(engine: Engine, new_m
     readers = [mirror.source.open() for mirror in (one, other)]
     pages = [reader.fetch_changes(one.checkpoint, 100) for reader in readers]
     for _ in range(29):
-        pages = [
-            reader.fetch_changes(page.next_checkpoint, 100) for reader, page in zip(readers, pages, strict=True)
-        ]
+        pages = [reader.fetch_changes(page.next_checkpoint, 100) for reader, page in zip(readers, pages, strict=True)]
         assert [len(page.records) for page in pages] == [100, 100]
     for reader in readers:
         reader.close()
@@ -538,12 +553,12 @@ def test_a_connection_cut_in_the_middle_of_a_message_loses_nothing(
             except FetchError as error:
                 assert error.transient, error
                 cuts += 1
+                proxy.cut_after += 10_007
                 continue
             mirror.checkpoint = page.next_checkpoint
             for change in page.records:
                 assert change.key["id"] == len(mirror.rows), "out of order or twice"
                 mirror.apply(change)
-            proxy.cut_after += 1013
     assert cuts
 
 
@@ -557,18 +572,15 @@ class CuttingProxy(Proxy):
             super()._pump(source, target, from_client)
             return
         passed = 0
-        try:
+        with suppress(OSError):
             while data := source.recv(4096):
                 passed += len(data)
                 if self.cut_after is not None and passed > self.cut_after:
                     target.sendall(data[: len(data) // 2])
                     break
                 target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for each in (source, target):
-                each.close()
+        cut(source)
+        cut(target)
 
 
 # Operators.
@@ -665,8 +677,9 @@ def test_wrong_arguments_are_refused_at_once(wrong: dict[str, Any]) -> None:
 
 def test_another_driver_is_refused(provider: EngineProvider) -> None:
     source = MySqlBinlogSource(url="sqlite://", tables=["main.items"], engine_provider=provider)
-    with pytest.raises((SourceConfigurationError, FetchError)):
-        source.fetch_changes({}, 1)
+    for refused in (lambda: source.fetch_changes({}, 1), lambda: source.source_descriptor, source.validate):
+        with pytest.raises(SourceConfigurationError, match="PyMySQL"):
+            refused()
 
 
 def test_a_checkpoint_of_another_source_is_refused(new_mirror: Any) -> None:
@@ -676,19 +689,14 @@ def test_a_checkpoint_of_another_source_is_refused(new_mirror: Any) -> None:
         mirror.drain()
 
 
-def test_events_of_a_poller_have_ids_of_their_own_and_the_same_ids_again(engine: Engine, new_mirror: Any) -> None:
+def test_events_of_a_poller_have_ids_of_their_own(engine: Engine, new_mirror: Any) -> None:
     source = new_mirror(snapshot="initial").source
     run(engine, "INSERT INTO items VALUES (1, 'a', 1), (2, 'b', 2)")
-    seen: list[list[RowChange]] = []
-    for store in (MemoryStateStore(), MemoryStateStore()):
-        seen.append([])
-        trigger = PollTrigger(name="p", source=source, checkpoint_store=store, max_batches_per_tick=50, batch_size=1)
-        trigger.run(timer=None, handler=seen[-1].extend)
-    stored = [event for event in seen[0]]
-    assert [event.op for event in stored] == ["upsert", "upsert"]
-    assert len({event.event_id for event in stored}) == 2
+    store, seen = MemoryStateStore(), list[RowChange]()
+    trigger = PollTrigger(name="p", source=source, checkpoint_store=store, max_batches_per_tick=50, batch_size=1)
+    trigger.run(timer=None, handler=seen.extend)
     run(engine, "UPDATE items SET amount = 7")
-    trigger.run(timer=None, handler=seen[-1].extend)
-    updates = [event for event in seen[-1] if event.op == "update"]
-    assert [event.to_json()["after"]["amount"] for event in updates] == [7, 7]
-    assert len({event.event_id for event in updates}) == 2
+    trigger.run(timer=None, handler=seen.extend)
+    assert [event.op for event in seen] == ["upsert", "upsert", "update", "update"]
+    assert len({event.event_id for event in seen}) == 4
+    assert [event.to_json()["after"]["amount"] for event in seen[2:]] == [7, 7]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from azure_functions_db.core.errors import ConfigurationError, PositionLostError, SourceConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.mysql.position import BinlogPosition, file_number
-from azure_functions_db.sources.mysql.replica import Replica, random_server_id
-from azure_functions_db.sources.mysql.server import Server, log_end, log_files
+from azure_functions_db.sources.mysql.server import Server, log_files
 from azure_functions_db.sources.stream import Place, StreamHealth
+from azure_functions_db.sql.failures import is_forbidden
 from azure_functions_db.sql.reflection import table_of
 
 if TYPE_CHECKING:
@@ -43,24 +43,17 @@ def examined(log: BinlogLog) -> Iterator[Finding]:
 
 
 def _rights(log: BinlogLog, connection: Connection, server: Server) -> Finding:
-    """Ask for the end of the log, as a reader would."""
+    """Read the end of the log, which consumes nothing."""
+    from sqlalchemy.exc import DBAPIError
+
     try:
-        end = log_end(connection, server)
-        replica = Replica(log.engine, random_server_id(), is_mariadb=server.is_mariadb, checksums=server.has_checksums)
-        try:
-            next(replica.dump(end.name, end.size), None)
-        finally:
-            replica.close()
-    except PositionLostError:
-        pass  # it was purged this moment; the right is there
+        log.probe(connection, server)
     except SourceConfigurationError as error:
         return Finding("rights", "error", str(error), _GRANTS)
-    except Exception as error:
-        from azure_functions_db.sql.failures import is_forbidden
-
-        if is_forbidden(error):
-            return Finding("rights", "error", "this login may not look at the binary log", _GRANTS)
-        raise
+    except DBAPIError as error:
+        if not is_forbidden(error):
+            raise
+        return Finding("rights", "error", "this login may not look at the binary log", _GRANTS)
     return Finding("rights", "ok", "this login may read the log")
 
 

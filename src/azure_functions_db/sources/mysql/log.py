@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import re
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,6 +90,7 @@ class BinlogLog:
         """Fix where the stream begins: at a moment from which on the tables show all that lies before it."""
         with self.connected() as connection:
             server = self._examined(connection)
+            self.probe(connection, server)
             wants_rows = self._options.snapshot != "never" and not anew
             if wants_rows or (anew and self._options.on_position_lost == "snapshot"):
                 position = self._visible(connection, server)
@@ -186,6 +187,20 @@ class BinlogLog:
         gtids = _gtids_at(connection, file, offset) if server.is_mariadb else None
         return BinlogPosition(file=file, offset=offset, gtids=gtids)
 
+    def probe(self, connection: Connection, server: Server) -> None:
+        """Ask for the end of the log, as a reader does: whoever may not read it learns of it before there is a need."""
+        end = log_end(connection, server)
+        with closing(self._new_replica(server)) as replica, suppress(PositionLostError):
+            next(replica.dump(end.name, end.size), None)
+
+    def _new_replica(self, server: Server) -> Replica:
+        return Replica(
+            self.engine,
+            self._options.server_id or random_server_id(),
+            is_mariadb=server.is_mariadb,
+            checksums=server.has_checksums,
+        )
+
     # Going on.
 
     def _opened(self, start: BinlogPosition) -> TransactionReader | None:
@@ -205,12 +220,7 @@ class BinlogLog:
         return self._dumped(server, replace(start, file="", crc=None, offset=4))
 
     def _dumped(self, server: Server, start: BinlogPosition) -> TransactionReader:
-        replica = self._replica = Replica(
-            self.engine,
-            self._options.server_id or random_server_id(),
-            is_mariadb=server.is_mariadb,
-            checksums=server.has_checksums,
-        )
+        replica = self._replica = self._new_replica(server)
         return TransactionReader(
             replica,
             self._events(replica, server, start),

@@ -60,10 +60,6 @@ class Replica:
     """A connection on which the server sends its log."""
 
     def __init__(self, engine: Engine, server_id: int, *, is_mariadb: bool, checksums: bool) -> None:
-        if engine.dialect.driver != "pymysql":
-            raise SourceConfigurationError(
-                f"The binary log is read with PyMySQL, not with {engine.dialect.driver}: use mysql+pymysql://…"
-            )
         self._lent = engine.connect()
         self._lent.detach()  # it ends with the log, and no longer counts for the pool
         self._connection: Any = self._lent.connection.dbapi_connection

@@ -210,7 +210,12 @@ class MySqlBinlogSource:
         from azure_functions_db.sources.mysql.log import in_utc
         from azure_functions_db.sql.engine import default_provider
 
-        return (self._provider or default_provider()).get_engine(in_utc(self._config))
+        engine = (self._provider or default_provider()).get_engine(in_utc(self._config))
+        if engine.dialect.driver != "pymysql":
+            raise SourceConfigurationError(
+                f"The binary log is read with PyMySQL, not with {engine.dialect.driver}: use mysql+pymysql://…"
+            )
+        return engine
 
     def _findings(self) -> Sequence[Finding]:
         from azure_functions_db.sources.mysql.checks import examined
