@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, SourceConfigurationError
-from azure_functions_db.sources.mysql.values import CHARACTER, NUMERIC, Column, Kind, NotTimeOfDay, decoder_of
+from azure_functions_db.sources.mysql.values import CHARACTER, NUMERIC, Column, Kind, decoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,7 +144,7 @@ class Table:
 
     def undecodable(self, values: Values | None) -> list[str]:
         """Return the columns of a row that Python has no value for."""
-        return [] if values is None else [self.columns[i] for i in self._times if isinstance(values[i], NotTimeOfDay)]
+        return [] if values is None else [self.columns[i] for i in self._times if isinstance(values[i], str)]
 
 
 class TableMaps:

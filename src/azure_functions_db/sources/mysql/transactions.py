@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import re
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from azure_functions_db.sources.mysql.gtids import MariaDbGtids, MySqlGtids
 from azure_functions_db.sources.mysql.position import BinlogPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from azure_functions_db.core.types import Operation
     from azure_functions_db.sources.mysql.events import Table, TableMaps, Values
@@ -62,8 +62,7 @@ class _Transaction:
     is_prepared: bool = False
     """Whether it is the first half of an XA transaction."""
     rows_events: int = 0
-    metadata: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By table: what the changes of this transaction have in common."""
+    """How many events with rows of watched tables have come so far."""
 
     @property
     def name(self) -> str:
@@ -285,15 +284,14 @@ class TransactionReader:
                     )
         return changes
 
-    def _metadata(self, table: str, transaction: _Transaction) -> Mapping[str, Any]:
-        known = transaction.metadata.get(table)
-        if known is None:
-            known = transaction.metadata[table] = {
-                "table": table,
-                "transaction": transaction.gtid or transaction.name,
-                "committed_at": dt.datetime.fromtimestamp(transaction.time, dt.UTC),
-            }
-        return known
+    @staticmethod
+    def _metadata(table: str, transaction: _Transaction) -> dict[str, Any]:
+        return {
+            "table": table,
+            "transaction": transaction.gtid or transaction.name,
+            "order": transaction.rows_events,
+            "committed_at": dt.datetime.fromtimestamp(transaction.time, dt.UTC),
+        }
 
     def _read_statement(self, event: Event) -> None:
         statement = Statement.of(event.body)

@@ -61,12 +61,6 @@ class Kind(IntEnum):
     GEOMETRY = 255
 
 
-class NotTimeOfDay(str):
-    """A TIME that is negative or longer than a day, as text: Python's ``time`` cannot hold it."""
-
-    __slots__ = ()
-
-
 _CODECS: Mapping[str, str] = {
     "ascii": "ascii",
     "big5": "big5",
@@ -251,7 +245,7 @@ def date(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def time(digits: int) -> Reader:
-    """Return the reader of TIME."""
+    """Return the reader of TIME; one that is negative or a day and longer is a text, as Python's cannot hold it."""
     size, factor = _FRACTIONS[digits]
     bits = 8 * size
     zero = 0x800000 << bits
@@ -265,9 +259,9 @@ def time(digits: int) -> Reader:
     return read
 
 
-def _time_of_day(negative: bool, hour: int, minute: int, second: int, micros: int) -> dt.time | NotTimeOfDay:
+def _time_of_day(negative: bool, hour: int, minute: int, second: int, micros: int) -> dt.time | str:
     if negative or hour > 23:
-        return NotTimeOfDay(f"{'-' if negative else ''}{hour:02}:{minute:02}:{second:02}.{micros:06}")
+        return f"{'-' if negative else ''}{hour:02}:{minute:02}:{second:02}.{micros:06}"
     return dt.time(hour, minute, second, micros)
 
 
