@@ -11,7 +11,11 @@ from azure_functions_db.sql.engine import default_provider
 from tests.docs.pages import CHECKOUT, Reader, blocks_of, pages
 
 # All others run on SQLite.
-DATABASES = {"how-to/postgresql.md": "postgres_database", "how-to/mysql.md": "mariadb_database"}
+DATABASES = {
+    "how-to/postgresql.md": "postgres_database",
+    "how-to/mysql.md": "mariadb_database",
+    "how-to/mysql-binlog.md": "mariadb_database",
+}
 PAGES = {str(page.relative_to(CHECKOUT / "docs")): page for page in pages()}
 
 

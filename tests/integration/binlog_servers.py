@@ -26,9 +26,16 @@ class LastingMySql(MySql):
         return [*super().command(), "--innodb-flush-log-at-trx-commit=2"]
 
 
+class MySqlWithoutGtids(LastingMySql):
+    """As Azure's is until somebody turns them on."""
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"]
+
+
 KINDS: dict[str, type[LastingMariaDb | LastingMySql]] = {"mariadb": LastingMariaDb}
 if os.environ.get(PROGRAM):
-    KINDS["mysql"] = LastingMySql
+    KINDS |= {"mysql": LastingMySql, "mysql_without_gtids": MySqlWithoutGtids}
 
 
 class OwnServer:
@@ -39,6 +46,7 @@ class OwnServer:
         self._server = server
         self._process = process
         self.url = next(iter(server.settings().values()))
+        self.has_gtids = not isinstance(server, MySqlWithoutGtids)
 
     def restart(self, *, crash: bool = False) -> None:
         replace(self._process, stop_signal=signal.SIGKILL if crash else signal.SIGTERM).stop()
