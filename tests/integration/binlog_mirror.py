@@ -52,7 +52,7 @@ def tick(source: MySqlBinlogSource, place: sqlite3.Connection) -> int:
     with closing(source.open()) as reader:
         for _ in range(PAGES):
             row = place.execute("SELECT value FROM checkpoint").fetchone()
-            page = reader.fetch_changes(json.loads(row[0]) if row else {}, 500)
+            page = reader.fetch_changes(json.loads(row[0]) if row else {}, 100)
             place.execute("BEGIN")
             for change in page.records:
                 apply(place, change)

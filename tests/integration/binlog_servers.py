@@ -50,7 +50,7 @@ class OwnServer:
 
     def restart(self, *, crash: bool = False) -> None:
         replace(self._process, stop_signal=signal.SIGKILL if crash else signal.SIGTERM).stop()
-        self._instance.reap()
+        self._instance.reap(self._process.pid)
         again = self._instance.launch(self._server)
         assert again is not None, self._server.log.read_text(errors="replace")[-3000:]
         self._process = again

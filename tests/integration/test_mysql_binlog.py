@@ -595,7 +595,7 @@ class CuttingProxy(Proxy):
 
 
 def test_doctor_says_which_right_is_missing_and_a_login_with_just_the_rights_can_read(
-    engine: Engine, url: str, provider: EngineProvider
+    server: OwnServer, engine: Engine, url: str, provider: EngineProvider
 ) -> None:
     run(engine, "DROP USER IF EXISTS reader", "CREATE USER reader IDENTIFIED BY 'secret'")
     run(engine, f"GRANT SELECT ON {engine.url.database}.* TO reader")
@@ -608,6 +608,11 @@ def test_doctor_says_which_right_is_missing_and_a_login_with_just_the_rights_can
         mirror.drain()
     run(engine, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader")
     provider.dispose_all()
+    if not server.has_gtids:
+        with pytest.raises(SourceConfigurationError, match="GRANT LOCK TABLES"):
+            mirror.drain()
+        run(engine, f"GRANT LOCK TABLES ON {engine.url.database}.* TO reader")
+        provider.dispose_all()
     run(engine, "INSERT INTO items VALUES (1, 'a', 1)")
     mirror.drain()
     run(engine, "DELETE FROM items")

@@ -21,6 +21,7 @@ from azure_functions_db.sources.mysql.server import Server, log_end, log_files
 from azure_functions_db.sources.mysql.transactions import TransactionReader
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sql.failures import is_forbidden
 from azure_functions_db.sql.reflection import refreshed, table_of
 
 if TYPE_CHECKING:
@@ -173,14 +174,30 @@ class BinlogLog:
             return self._at_place(connection, server, file, offset)
         if server.gtids is not None:
             return BinlogPosition(gtids=str(server.gtids))
+        with self._locked(connection):
+            end = log_end(connection, server)
+        return BinlogPosition(file=end.name, offset=end.size)
+
+    @contextmanager
+    def _locked(self, connection: Connection) -> Iterator[None]:
+        """Keep writers out of the tables for a moment: without GTIDs nothing else tells what shows in them."""
+        from sqlalchemy.exc import DBAPIError
+
         quote = self.engine.dialect.identifier_preparer.quote_identifier
         names = ", ".join(f"{quote(table.schema)}.{quote(table.name)} READ" for table in self.tables)
-        connection.exec_driver_sql(f"LOCK TABLES {names}")
         try:
-            end = log_end(connection, server)
+            connection.exec_driver_sql(f"LOCK TABLES {names}")
+        except DBAPIError as error:
+            if not is_forbidden(error):
+                raise
+            raise SourceConfigurationError(
+                "Without GTIDs the tables are locked for a moment before they are read, and this login may not do that: "
+                "GRANT LOCK TABLES on them, or turn gtid_mode ON"
+            ) from error
+        try:
+            yield
         finally:
             connection.exec_driver_sql("UNLOCK TABLES")
-        return BinlogPosition(file=end.name, offset=end.size)
 
     @staticmethod
     def _at_place(connection: Connection, server: Server, file: str, offset: int) -> BinlogPosition:
@@ -208,8 +225,8 @@ class BinlogLog:
         with self.connected() as connection:
             server = self._examined(connection)
             self._require_same_server(connection, server, start)
-        if server.is_idle_at(start):
-            return None
+            if server.is_idle_at(start) or self._is_at_end(connection, server, start):
+                return None
         try:
             return self._dumped(server, start)
         except PositionLostError:
@@ -259,6 +276,11 @@ class BinlogLog:
             found = _gtids_at(connection, start.file, start.offset)
             if found is not None and found != start.gtids:
                 raise PositionLostError(f"At {start.file}:{start.offset} the log is another one than before")
+
+    @staticmethod
+    def _is_at_end(connection: Connection, server: Server, start: BinlogPosition) -> bool:
+        """Tell whether the log ends at a position; GTIDs would have told already."""
+        return start.crc is not None and server.gtids is None and log_end(connection, server) == (start.file, start.end)
 
     def _is_purged(self, file: str) -> bool:
         """Tell whether a file is older than all that are left."""
