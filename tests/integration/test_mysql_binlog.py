@@ -570,6 +570,33 @@ def test_a_connection_cut_in_the_middle_of_a_message_loses_nothing(
     assert cuts
 
 
+def test_a_reader_that_is_asked_again_after_a_cut_loses_nothing(
+    engine: Engine, url: str, provider: EngineProvider
+) -> None:
+    """As a tick does it: the database failed in passing, and the same reader is asked for the same page."""
+    place = make_url(url)
+    with CuttingProxy(str(place.host), int(place.port or 0)) as proxy:
+        mirror = Mirror(place.set(port=proxy.port).render_as_string(hide_password=False), provider)
+        mirror.drain()
+        for key in range(600):
+            run(engine, f"INSERT INTO items VALUES ({key}, repeat('x', 40), 1)")
+        proxy.cut_after = 60_011
+        reader = mirror.source.open()
+        page = reader.fetch_changes(mirror.checkpoint, 10)
+        keys = [change.key["id"] for change in page.records]
+        while len(keys) < 600:
+            try:
+                page = reader.fetch_changes(page.next_checkpoint, 200)
+            except FetchError:
+                proxy.cut_after = None
+                continue
+            keys += [change.key["id"] for change in page.records]
+            assert page.records
+        reader.close()
+    assert proxy.cut_after is None
+    assert keys == list(range(600))
+
+
 class CuttingProxy(Proxy):
     """Ends each connection after so many bytes of the server's."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.mysql.position import BinlogPosition, file_number
-from azure_functions_db.sources.mysql.server import Server, log_files
+from azure_functions_db.sources.mysql.server import Server, bytes_after, log_files
 from azure_functions_db.sources.stream import Place, StreamHealth
 from azure_functions_db.sql.failures import is_forbidden
 from azure_functions_db.sql.reflection import table_of
@@ -119,7 +119,7 @@ def health_of(log: BinlogLog, checkpoint: Checkpoint, *, begins_now: bool) -> St
     with log.connected() as connection:
         server, files = Server.asked(connection), log_files(connection)
     is_idle = server.is_idle_at(position) or (place is None and begins_now)
-    lag = 0 if is_idle else _bytes_after(position, files)
+    lag = 0 if is_idle else bytes_after(position, files)
     return StreamHealth(
         lag_bytes=lag,
         lag_seconds=_age(position) if lag else 0.0,
@@ -133,13 +133,6 @@ def health_of(log: BinlogLog, checkpoint: Checkpoint, *, begins_now: bool) -> St
 def _age(position: BinlogPosition) -> float | None:
     """Return the age of the last commit that was read; what follows is younger."""
     return max(0.0, dt.datetime.now(dt.UTC).timestamp() - position.time) if position.time else None
-
-
-def _bytes_after(position: BinlogPosition, files: Sequence[LogFile]) -> int:
-    following = [file for file in files if not position.file or file_number(file.name) >= position.number]
-    total = sum(file.size for file in following)
-    is_in_first = bool(following) and following[0].name == position.file
-    return max(0, total - position.end) if is_in_first else total
 
 
 def _details(server: Server, files: Sequence[LogFile], position: BinlogPosition) -> dict[str, object]:

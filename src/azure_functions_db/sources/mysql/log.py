@@ -15,9 +15,10 @@ from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.core.types import Change
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.sources.mysql.events import TableMaps
+from azure_functions_db.sources.mysql.gtids import MariaDbGtids
 from azure_functions_db.sources.mysql.position import BinlogPosition, file_number, parsed, stem
 from azure_functions_db.sources.mysql.replica import Replica, random_server_id
-from azure_functions_db.sources.mysql.server import Server, log_end, log_files
+from azure_functions_db.sources.mysql.server import Server, bytes_after, log_end, log_files
 from azure_functions_db.sources.mysql.transactions import TransactionReader
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 from azure_functions_db.sql.autocommit import leave_transactions
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.sources.mysql.replica import Event
+    from azure_functions_db.sources.mysql.server import LogFile
     from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode
     from azure_functions_db.sql.engine import EngineProvider
 
 # A fetch that finds nothing for so long hands back where it has come to.
 _PATIENCE_SECONDS = 10.0
+# For so long an answer about the length of the log is good enough.
+_FRESH_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,9 @@ class BinlogLog:
         self._replica: Replica | None = None
         self._reader: TransactionReader | None = None
         self._expected: BinlogPosition | None = None
+        self._files: Sequence[LogFile] | None = None
+        self._files_seen = 0.0
+        self._snapshots: dict[str, SqlAlchemySource] = {}
 
     # The port.
 
@@ -105,8 +112,9 @@ class BinlogLog:
         """Return the next rows of a table in the order of its key."""
         name = next(each for each in self.tables if str(each) == table)
         key = self._key_of(name)
-        source = self._snapshot_of(name, key)
-        result = source.fetch_changes({} if after is None else {"cursor": after}, limit)
+        if table not in self._snapshots:
+            self._snapshots[table] = self._snapshot_of(name, key)
+        result = self._snapshots[table].fetch_changes({} if after is None else {"cursor": after}, limit)
         metadata = {"table": table, "snapshot": True}
         changes = [
             Change("upsert", _row_position(position, table, row, key), _part(row, key), row, metadata=metadata)
@@ -123,20 +131,28 @@ class BinlogLog:
             self._reader = self._opened(start)
         reader = self._reader
         if reader is None:
-            return LogPage([], position, more=False, facts=[StreamHealth(lag_bytes=0, lag_seconds=0.0)])
-        until = self._clock() + _PATIENCE_SECONDS
-        changes = reader.take(limit, lambda: self._clock() > until)
+            return LogPage([], position, more=False, facts=[_health(start, 0)])
+        changes = self._taken(reader, limit)
         reached = self._expected = reader.position
         page = LogPage(
             changes,
             reached.written() if changes or self._is_worth_a_write(start, reached, reader) else position,
             more=not reader.is_over,
-            facts=[self._health(reached, reader)],
+            facts=[_health(reached, 0 if reader.is_over else self._bytes_after(reached))],
             undecodable=_by_place(changes, reader.undecodable),
         )
         if reader.is_over:
             self.close()
         return page
+
+    def _taken(self, reader: TransactionReader, limit: int) -> list[Change]:
+        until = self._clock() + _PATIENCE_SECONDS
+        try:
+            return reader.take(limit, lambda: self._clock() > until)
+        except BaseException:
+            # What it had taken so far is lost with it: whoever tries again begins where the position is.
+            self.close()
+            raise
 
     def acknowledge(self, position: LogPosition) -> None:
         """Do nothing: the server keeps its log for as long as it was told to, whoever reads it."""
@@ -191,7 +207,7 @@ class BinlogLog:
             if not is_forbidden(error):
                 raise
             raise SourceConfigurationError(
-                "Without GTIDs the tables are locked for a moment before they are read, and this login may not do that: "
+                "Without GTIDs the tables are locked for a moment before they are read, and this login may not do so: "
                 "GRANT LOCK TABLES on them, or turn gtid_mode ON"
             ) from error
         try:
@@ -295,12 +311,12 @@ class BinlogLog:
         moved_long = reached.time - start.time >= self._options.idle_seconds
         return moved_long or not start.file or reader.read_bytes >= self._options.idle_bytes
 
-    def _health(self, reached: BinlogPosition, reader: TransactionReader) -> StreamHealth:
-        committed = dt.datetime.fromtimestamp(reached.time, dt.UTC) if reached.time else None
-        if reader.is_over or committed is None:
-            return StreamHealth(lag_bytes=0 if reader.is_over else None, lag_seconds=0.0, last_commit_at=committed)
-        lag = max(0.0, (dt.datetime.now(dt.UTC) - committed).total_seconds())
-        return StreamHealth(lag_seconds=lag, last_commit_at=committed)
+    def _bytes_after(self, reached: BinlogPosition) -> int:
+        """Return how much of the log is left; the server is asked every few seconds, as its answer costs a question."""
+        if self._files is None or self._clock() - self._files_seen > _FRESH_SECONDS:
+            with self.connected() as connection:
+                self._files, self._files_seen = log_files(connection), self._clock()
+        return bytes_after(reached, self._files)
 
     # The tables.
 
@@ -380,7 +396,7 @@ def _gtids_at(connection: Connection, file: str, offset: int) -> str | None:
 
     found = connection.execute(text("SELECT BINLOG_GTID_POS(:file, :offset)"), {"file": file, "offset": offset})
     value = found.scalar_one()
-    return None if value is None else str(value)
+    return None if value is None else str(MariaDbGtids(str(value)))
 
 
 def _charsets(connection: Connection) -> dict[int, str]:
@@ -416,6 +432,12 @@ def _hint(kind: str, scale: int | None, is_invisible: bool) -> str | int | None:
     if kind == "float":
         return scale
     return kind if kind in {"uuid", "inet4", "inet6"} else None
+
+
+def _health(position: BinlogPosition, lag_bytes: int) -> StreamHealth:
+    committed = dt.datetime.fromtimestamp(position.time, dt.UTC) if position.time else None
+    age = (dt.datetime.now(dt.UTC) - committed).total_seconds() if committed is not None else 0.0
+    return StreamHealth(lag_bytes=lag_bytes, lag_seconds=max(0.0, age) if lag_bytes else 0.0, last_commit_at=committed)
 
 
 def _part(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.mysql.gtids import MariaDbGtids, MySqlGtids
+from azure_functions_db.sources.mysql.position import file_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -160,6 +161,14 @@ def log_files(connection: Connection) -> Sequence[LogFile]:
     """Return the files of the log, oldest first."""
     rows = connection.exec_driver_sql("SHOW BINARY LOGS")
     return [LogFile(str(row[0]), int(row[1])) for row in rows]
+
+
+def bytes_after(position: BinlogPosition, files: Sequence[LogFile]) -> int:
+    """Return how much of the log follows a position."""
+    following = [file for file in files if not position.file or file_number(file.name) >= position.number]
+    total = sum(file.size for file in following)
+    is_in_first = bool(following) and following[0].name == position.file
+    return max(0, total - position.end) if is_in_first else total
 
 
 def log_end(connection: Connection, server: Server) -> LogFile:

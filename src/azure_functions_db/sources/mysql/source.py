@@ -131,7 +131,10 @@ class MySqlBinlogSource:
 
     def open(self) -> BinlogReader:
         """Begin to read; nothing is asked of the server yet."""
-        return BinlogReader(self.name, self._stream())
+        from azure_functions_db.sources.keyset.read_errors import reading
+
+        with reading(self.name):
+            return BinlogReader(self.name, self._stream())
 
     def close(self) -> None:
         """Do nothing: readers are closed, not the source."""
