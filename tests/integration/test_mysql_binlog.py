@@ -667,6 +667,18 @@ def test_doctor_sees_tables_without_a_key_cascades_and_a_short_retention(engine:
     assert "SET GLOBAL binlog_expire_logs_seconds" in str(found["retention"].remedy)
 
 
+def test_an_operator_lets_the_settings_be_cured_and_looks_at_the_log(engine: Engine, new_mirror: Any) -> None:
+    source = new_mirror(snapshot="only").source
+    run(engine, "SET GLOBAL binlog_row_metadata = 'MINIMAL'")
+    statements = ["SET GLOBAL binlog_row_metadata = 'FULL'"]
+    assert source.create_stream(dry_run=True) == statements
+    assert source.show_stream()["binlog_row_metadata"].startswith("binlog_row_metadata is MINIMAL")
+    assert source.create_stream() == statements
+    assert source.create_stream() == source.drop_stream() == []
+    view = source.show_stream()
+    assert (view["binlog_row_metadata"], view["newest_log"]) == ("FULL", end_of_log(engine))
+
+
 def test_the_backlog_is_told_in_bytes_and_seconds(engine: Engine, new_mirror: Any) -> None:
     mirror = new_mirror()
     run(engine, "INSERT INTO items VALUES (1, 'a', 1)")

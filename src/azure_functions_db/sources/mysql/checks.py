@@ -42,6 +42,32 @@ def examined(log: BinlogLog) -> Iterator[Finding]:
             yield from _table(connection, log.engine, table)
 
 
+def cured(log: BinlogLog, *, dry_run: bool) -> Sequence[str]:
+    """Run the statements that cure the settings of a log, or only return them."""
+    with log.connected() as connection:
+        wrong = [finding for finding in Server.asked(connection).examined() if finding.grade == "error"]
+        statements = [str(finding.remedy) for finding in wrong if str(finding.remedy).startswith("SET GLOBAL")]
+        for statement in () if dry_run else statements:
+            connection.exec_driver_sql(statement)
+    return statements
+
+
+def shown(log: BinlogLog) -> dict[str, object]:
+    """Return what an operator wants to see of a log."""
+    with log.connected() as connection:
+        server, files = Server.asked(connection), log_files(connection)
+    settings = {finding.check: finding.text for finding in server.examined()}
+    return {
+        "server": server.variables.get("version"),
+        "oldest_log": files[0].name,
+        "newest_log": files[-1].name,
+        "log_bytes": sum(file.size for file in files),
+        "log_retention_seconds": server.retention_seconds,
+        "gtids": None if server.gtids is None else str(server.gtids),
+        **settings,
+    }
+
+
 def _rights(log: BinlogLog, connection: Connection, server: Server) -> Finding:
     """Read the end of the log, which consumes nothing."""
     from sqlalchemy.exc import DBAPIError

@@ -14,7 +14,7 @@ from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDesc
 from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Engine
 
@@ -164,6 +164,26 @@ class MySqlBinlogSource:
             return list(self._findings())
 
     checkup = examine
+
+    def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Set what the log needs and has not; return the statements."""
+        from azure_functions_db.sources.keyset.read_errors import reading
+        from azure_functions_db.sources.mysql.checks import cured
+
+        with reading(self.name):
+            return cured(self._log(), dry_run=dry_run)
+
+    def drop_stream(self, *, dry_run: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing to do either way
+        """Do nothing: the log is the server's, and its settings may serve others."""
+        return []
+
+    def show_stream(self) -> Mapping[str, Any]:
+        """Return the settings of the log, its files and how long they are kept."""
+        from azure_functions_db.sources.keyset.read_errors import reading
+        from azure_functions_db.sources.mysql.checks import shown
+
+        with reading(self.name):
+            return shown(self._log())
 
     def describe(self, checkpoint: Checkpoint) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
