@@ -50,6 +50,7 @@ PUBLIC_NAMES = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",

@@ -504,8 +504,12 @@ def test_an_xa_transaction_is_told(engine: Engine, new_mirror: Any) -> None:
 
 
 def test_two_readers_at_a_time_do_not_throw_each_other_out(engine: Engine, new_mirror: Any) -> None:
+    run(engine, "ALTER TABLE items ADD filler varchar(8000)")
     one, other = new_mirror(), new_mirror()
-    run(engine, "INSERT INTO items VALUES " + ", ".join(f"({key}, 'x', 1)" for key in range(3000)))
+    # More than the buffers between hold: the server is still sending when the second comes.
+    for start in range(0, 3000, 1000):
+        rows = ", ".join(f"({key}, 'x', 1, repeat('y', 8000))" for key in range(start, start + 1000))
+        run(engine, f"INSERT INTO items VALUES {rows}")
     readers = [mirror.source.open() for mirror in (one, other)]
     pages = [reader.fetch_changes(one.checkpoint, 100) for reader in readers]
     for _ in range(29):
