@@ -86,12 +86,6 @@ class Parent(Instance):
         self._children.append(Instance._spawn(server))
         return self._children[-1]
 
-    def reap(self, pid: int) -> None:
-        """Let a process that was stopped go for good: the server may take what is left of it for its living self."""
-        for child in self._children:
-            if child.pid == pid:
-                child.wait()
-
     def stop(self) -> None:
         super().stop()
         for child in self._children:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.chaos.servers import LastingMariaDb, Parent
-from tools.services.instance import ROOT, exclusive
+from tests.chaos.servers import LastingMariaDb
+from tools.services.instance import ROOT, Instance, exclusive
 from tools.services.mysql import PROGRAM, MySql
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if os.environ.get(PROGRAM):
 class OwnServer:
     """One server, which can be taken down and comes back at the same place."""
 
-    def __init__(self, instance: Parent, server: Server, process: Process) -> None:
+    def __init__(self, instance: Instance, server: Server, process: Process) -> None:
         self._instance = instance
         self._server = server
         self._process = process
@@ -50,16 +50,22 @@ class OwnServer:
 
     def restart(self, *, crash: bool = False) -> None:
         replace(self._process, stop_signal=signal.SIGKILL if crash else signal.SIGTERM).stop()
-        self._instance.reap(self._process.pid)
+        self._reap()
         again = self._instance.launch(self._server)
         assert again is not None, self._server.log.read_text(errors="replace")[-3000:]
         self._process = again
+
+    def _reap(self) -> None:
+        """Let the process that was stopped go for good: the server may take what is left of it for its living self."""
+        for child in self._instance._children:
+            if child.pid == self._process.pid:
+                child.wait()
 
 
 @contextmanager
 def own_server(kind: str) -> Iterator[OwnServer]:
     """A server that nobody else uses."""
-    instance = Parent(ROOT / f"binlog-{kind}-{secrets.token_hex(4)}")
+    instance = Instance(ROOT / f"binlog-{kind}-{secrets.token_hex(4)}")
     with exclusive():
         instance.claim()
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
+from azure_functions_db.sources.keyset.read_errors import reading
 from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ class MySqlBinlogSource:
     @cached_property
     def source_descriptor(self) -> SourceDescriptor:
         """Who this source is; the fingerprint changes when its definition does."""
-        from azure_functions_db.sources.keyset.read_errors import reading
-
         with reading(self.name):
             url = self._engine().url
             place = [url.get_backend_name(), url.host, url.port, url.database, sorted(self._options["tables"])]
@@ -120,8 +119,6 @@ class MySqlBinlogSource:
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the log or the tables are not as they have to be."""
-        from azure_functions_db.sources.keyset.read_errors import reading
-
         with reading(self.name):
             for finding in self._findings():
                 if finding.grade == "error":
@@ -131,8 +128,6 @@ class MySqlBinlogSource:
 
     def open(self) -> BinlogReader:
         """Begin to read; nothing is asked of the server yet."""
-        from azure_functions_db.sources.keyset.read_errors import reading
-
         with reading(self.name):
             return BinlogReader(self.name, self._stream())
 
@@ -158,8 +153,6 @@ class MySqlBinlogSource:
 
     def examine(self) -> list[Finding]:
         """Return what an operator should know: settings of the log, rights, retention, tables."""
-        from azure_functions_db.sources.keyset.read_errors import reading
-
         with reading(self.name):
             return list(self._findings())
 
@@ -167,7 +160,6 @@ class MySqlBinlogSource:
 
     def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
         """Set what the log needs and has not; return the statements."""
-        from azure_functions_db.sources.keyset.read_errors import reading
         from azure_functions_db.sources.mysql.checks import cured
 
         with reading(self.name):
@@ -179,7 +171,6 @@ class MySqlBinlogSource:
 
     def show_stream(self) -> Mapping[str, Any]:
         """Return the settings of the log, its files and how long they are kept."""
-        from azure_functions_db.sources.keyset.read_errors import reading
         from azure_functions_db.sources.mysql.checks import shown
 
         with reading(self.name):
@@ -194,7 +185,6 @@ class MySqlBinlogSource:
 
     def parse(self, text: str) -> Checkpoint:
         """Return the checkpoint of a position that somebody has typed: file:offset, GTIDs, "now" or "beginning"."""
-        from azure_functions_db.sources.keyset.read_errors import reading
         from azure_functions_db.sources.mysql.server import Server
         from azure_functions_db.sources.stream import Place
 
@@ -246,7 +236,6 @@ class MySqlBinlogSource:
         return list(examined(self._log()))
 
     def _health(self, checkpoint: Checkpoint) -> Any:
-        from azure_functions_db.sources.keyset.read_errors import reading
         from azure_functions_db.sources.mysql.checks import health_of
 
         with reading(self.name):
@@ -262,8 +251,6 @@ class BinlogReader:
 
     def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
         """Return rows of the snapshot, or changes of the log."""
-        from azure_functions_db.sources.keyset.read_errors import reading
-
         with reading(self._name):
             return self._stream.fetch_changes(checkpoint, limit)
 
