@@ -32,7 +32,7 @@ SECONDS = float(os.environ.get("AZFDB_SOAK_SECONDS", "5"))
 KILLS = int(os.environ.get("AZFDB_SOAK_KILLS", "5"))
 ROWS = int(os.environ.get("AZFDB_SOAK_ROWS", "20000"))
 KEYS = 200
-OLD_ROWS = 5000
+OLD_ROWS = 20_000  # the first kills come while they are read
 BIG = 1_000_000
 
 
