@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sqlalchemy import create_engine, make_url, text
 
@@ -29,7 +29,8 @@ def databases() -> Iterator[dict[str, str]]:
     finally:
         for kind, server in servers.items():
             _on_server(server, f"DROP DATABASE {name}{' WITH (FORCE)' if kind == 'postgres' else ''}")
-        os.unlink(file)  # noqa: PTH108
+        with suppress(FileNotFoundError):  # not every benchmark uses it
+            os.unlink(file)  # noqa: PTH108
 
 
 def _on_server(url: str, statement: str) -> None:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.hashdiff.snapshots import BlobSnapshots, SqlSnapshots
     from azure_functions_db.sources.hashdiff.source import HashDiffSource
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.mysql.source import MySqlBinlogSource
     from azure_functions_db.sources.outbox.source import OutboxSource
     from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sources.postgres.source import PostgresLogicalSource
@@ -87,6 +88,7 @@ _HOMES = {
     "sources.hashdiff.snapshots": ["BlobSnapshots", "SqlSnapshots"],
     "sources.hashdiff.source": ["HashDiffSource"],
     "sources.keyset.source": ["SqlAlchemySource"],
+    "sources.mysql.source": ["MySqlBinlogSource"],
     "sources.outbox.source": ["OutboxSource"],
     "sources.outbox.table": ["Outbox"],
     "sources.postgres.source": ["PostgresLogicalSource"],
@@ -190,6 +192,7 @@ __all__ = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",

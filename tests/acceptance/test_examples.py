@@ -81,6 +81,32 @@ def test_postgres_mirror(
     assert sql(mariadb_database, rows) == []
 
 
+def test_mysql_mirror(
+    postgres_database: str, mariadb_database: str, site: dict[str, str], sql: Sql, with_schema: Schema
+) -> None:
+    source = with_schema(mariadb_database, "mysql_mirror")
+    sql(postgres_database, "CREATE TABLE products (id INT PRIMARY KEY, name VARCHAR(50), price DECIMAL(10, 2))")
+    sql(source, "INSERT INTO products SELECT seq, concat('p', seq), seq FROM seq_1_to_2500")
+    with FunctionApp(EXAMPLES / "mysql_mirror", {"SHOP_DB": source, "COPY_DB": postgres_database} | site) as app:
+
+        def in_step() -> bool:
+            ticked = app.invoke("mirror_products", timer=timer())
+            assert ticked.ok, ticked.traceback
+            every = "SELECT id, name, price FROM products ORDER BY id"
+            return bool(sql(source, every) == sql(postgres_database, every))
+
+        assert in_step()
+        sql(source, "UPDATE products SET price = 0 WHERE id <= 3")
+        sql(source, "UPDATE products SET id = 9000 WHERE id = 4")
+        sql(source, "DELETE FROM products WHERE id > 2000")
+        sql(source, "INSERT INTO products VALUES (2001, 'again', 1)")
+        assert in_step()
+        sql(source, "TRUNCATE TABLE products")
+        sql(source, "INSERT INTO products VALUES (1, 'new', 1)")
+        assert in_step()
+    assert sql(postgres_database, "SELECT id FROM products") == [(1,)]
+
+
 def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
     url = with_schema(postgres_database, "async_handlers")
     sql(url, "INSERT INTO accounts VALUES ('ada', 100)")

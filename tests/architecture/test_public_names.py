@@ -53,6 +53,7 @@ PUBLIC_NAMES = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",

@@ -15,6 +15,7 @@ DATABASES = {
     "how-to/postgresql.md": "postgres_database",
     "how-to/postgresql-log.md": "postgres_log_database",
     "how-to/mysql.md": "mariadb_database",
+    "how-to/mysql-binlog.md": "mariadb_database",
 }
 PAGES = {str(page.relative_to(CHECKOUT / "docs")): page for page in pages()}
 

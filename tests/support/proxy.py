@@ -26,7 +26,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         for each in self._sockets:
-            _cut(each)
+            cut(each)
 
     def forget(self) -> None:
         """Forget every connection there is: what a client says on one is answered with its end."""
@@ -50,11 +50,12 @@ class Proxy:
                     self.bytes_sent += len(data)
                     self.requests += 1
                 target.sendall(data)
-        _cut(source)
-        _cut(target)
+        cut(source)
+        cut(target)
 
 
-def _cut(connection: socket.socket) -> None:
+def cut(connection: socket.socket) -> None:
+    """End a connection, also for whoever waits on it in another thread."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

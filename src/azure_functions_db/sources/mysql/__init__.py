@@ -1,0 +1,1 @@
+"""The binary log of MySQL and MariaDB."""

@@ -1,0 +1,463 @@
+"""The values of a row in the binary log, as SQLAlchemy hands them out for the same columns.
+
+A reader takes the bytes of a rows event and where its value begins; it returns the value and where the next begins.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import json
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from azure_functions_db.core.errors import SourceConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Reader = Callable[[bytes, int], tuple[Any, int]]
+
+
+class Kind(IntEnum):
+    """The types of columns as a table map numbers them."""
+
+    DECIMAL = 0
+    TINY = 1
+    SHORT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    TIMESTAMP = 7
+    LONGLONG = 8
+    INT24 = 9
+    DATE = 10
+    TIME = 11
+    DATETIME = 12
+    YEAR = 13
+    NEWDATE = 14
+    VARCHAR = 15
+    BIT = 16
+    TIMESTAMP2 = 17
+    DATETIME2 = 18
+    TIME2 = 19
+    BLOB_COMPRESSED = 140
+    VARCHAR_COMPRESSED = 141
+    VECTOR = 242
+    JSON = 245
+    NEWDECIMAL = 246
+    ENUM = 247
+    SET = 248
+    TINY_BLOB = 249
+    MEDIUM_BLOB = 250
+    LONG_BLOB = 251
+    BLOB = 252
+    VAR_STRING = 253
+    STRING = 254
+    GEOMETRY = 255
+
+
+_CODECS: Mapping[str, str] = {
+    "ascii": "ascii",
+    "big5": "big5",
+    "cp1250": "cp1250",
+    "cp1251": "cp1251",
+    "cp1256": "cp1256",
+    "cp1257": "cp1257",
+    "cp850": "cp850",
+    "cp852": "cp852",
+    "cp866": "cp866",
+    "cp932": "cp932",
+    "euckr": "euc_kr",
+    "gb18030": "gb18030",
+    "gb2312": "gb2312",
+    "gbk": "gbk",
+    "greek": "iso8859-7",
+    "hebrew": "iso8859-8",
+    "koi8r": "koi8-r",
+    "koi8u": "koi8-u",
+    "latin1": "cp1252",
+    "latin2": "iso8859-2",
+    "latin5": "iso8859-9",
+    "latin7": "iso8859-13",
+    "macroman": "mac-roman",
+    "sjis": "shift_jis",
+    "tis620": "tis-620",
+    "ucs2": "utf-16-be",
+    "ujis": "euc_jp",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+    "utf8": "utf-8",
+    "utf8mb3": "utf-8",
+    "utf8mb4": "utf-8",
+}
+
+
+def decoder_of(charset: str) -> Callable[[bytes], str]:
+    """Return what makes a text of the bytes of a character set."""
+    codec = _CODECS.get(charset)
+    if not codec:
+        raise SourceConfigurationError(
+            f"Python has no codec for the character set {charset!r}: ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4"
+        )
+    if codec == "utf-8":
+        return bytes.decode
+    if codec == "cp1252":
+        return _latin1
+    return lambda data: data.decode(codec)
+
+
+def _latin1(data: bytes) -> str:
+    # To MySQL, latin1 is Windows' code page with its five holes filled.
+    try:
+        return data.decode("cp1252")
+    except UnicodeDecodeError:
+        return "".join(chr(byte) if byte in _HOLES else bytes([byte]).decode("cp1252") for byte in data)
+
+
+_HOLES = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
+
+
+def integer(size: int, *, unsigned: bool) -> Reader:
+    """Return the reader of integers of so many bytes."""
+    code = {1: "b", 2: "h", 4: "i", 8: "q"}.get(size)
+    if code is None:
+        return _integer24(unsigned=unsigned)
+    unpack = struct.Struct("<" + (code.upper() if unsigned else code)).unpack_from
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return unpack(data, at)[0], at + size
+
+    return read
+
+
+def _integer24(*, unsigned: bool) -> Reader:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return int.from_bytes(data[at : at + 3], "little", signed=not unsigned), at + 3
+
+    return read
+
+
+_unpack_float = struct.Struct("<f").unpack_from
+_unpack_double = struct.Struct("<d").unpack_from
+
+
+def float32(scale: int | None) -> Reader:
+    """Return the reader of FLOAT: with the digits that the server shows, six or those after the point."""
+    shown = "{:.6g}".format if scale is None else f"{{:.{scale}f}}".format
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return float(shown(_unpack_float(data, at)[0])), at + 4
+
+    return read
+
+
+def float64(data: bytes, at: int) -> tuple[Any, int]:
+    """Read a DOUBLE."""
+    return _unpack_double(data, at)[0], at + 8
+
+
+# Nine digits take four bytes, fewer take so many.
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def decimal(precision: int, scale: int) -> Reader:
+    """Return the reader of DECIMAL: groups of nine digits around the point, the first bit is set unless negative."""
+    whole, fraction = precision - scale, scale
+    digits = [*([whole % 9] if whole % 9 else []), *[9] * (whole // 9)]
+    point = len(digits)
+    digits += [*[9] * (fraction // 9), *([fraction % 9] if fraction % 9 else [])]
+    groups: list[tuple[int, int, Callable[[int], str]]] = []
+    size = 0
+    for count in digits:
+        groups.append((size, size + _DIGIT_BYTES[count], f"{{:0{count}d}}".format))
+        size += _DIGIT_BYTES[count]
+    flip = (1 << 8 * size) - 1
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        raw, sign = data[at : at + size], ""
+        if raw[0] & 0x80:
+            raw = bytes([raw[0] ^ 0x80]) + raw[1:]
+        else:
+            inverted = int.from_bytes(raw, "big") ^ flip
+            raw, sign = (inverted ^ (0x80 << 8 * (size - 1))).to_bytes(size, "big"), "-"
+        texts = [shown(int.from_bytes(raw[start:end], "big")) for start, end, shown in groups]
+        return Decimal(f"{sign}{''.join(texts[:point]) or '0'}.{''.join(texts[point:])}"), at + size
+
+    return read
+
+
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a TIMESTAMP is handed out as a time without a zone, in UTC
+# Bytes of a fraction of so many digits, and what their number is multiplied with to be microseconds.
+_FRACTIONS = ((0, 0), (1, 10_000), (1, 10_000), (2, 100), (2, 100), (3, 1), (3, 1))
+
+
+def timestamp(digits: int) -> Reader:
+    """Return the reader of TIMESTAMP: a moment, in UTC."""
+    size, factor = _FRACTIONS[digits]
+    zero = _moment_text(0, 0, 0, 0, 0, 0, 0, digits)
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        seconds = int.from_bytes(data[at : at + 4], "big")
+        micros = int.from_bytes(data[at + 4 : at + 4 + size], "big") * factor
+        if not seconds and not micros:
+            return zero, at + 4 + size
+        return _EPOCH + dt.timedelta(seconds=seconds, microseconds=micros), at + 4 + size
+
+    return read
+
+
+def datetime(digits: int) -> Reader:
+    """Return the reader of DATETIME; one that is no date, such as zero, is a text."""
+    size, factor = _FRACTIONS[digits]
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        packed = int.from_bytes(data[at : at + 5], "big") - 0x8000000000
+        micros = int.from_bytes(data[at + 5 : at + 5 + size], "big") * factor
+        year, month = divmod(packed >> 22, 13)
+        parts = (year, month, packed >> 17 & 31, packed >> 12 & 31, packed >> 6 & 63, packed & 63, micros)
+        try:
+            return dt.datetime(*parts), at + 5 + size  # noqa: DTZ001 - it has no zone
+        except ValueError:
+            return _moment_text(*parts, digits), at + 5 + size
+
+    return read
+
+
+def _moment_text(year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int, digits: int) -> str:
+    whole = f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
+    return f"{whole}.{micros:06}"[: len(whole) + 1 + digits] if digits else whole
+
+
+def date(data: bytes, at: int) -> tuple[Any, int]:
+    """Read a DATE; one that is no date, such as zero, is a text."""
+    packed = int.from_bytes(data[at : at + 3], "little")
+    year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+    try:
+        return dt.date(year, month, day), at + 3
+    except ValueError:
+        return f"{year:04}-{month:02}-{day:02}", at + 3
+
+
+def time(digits: int) -> Reader:
+    """Return the reader of TIME; one that is negative or a day and longer is a text, as Python's cannot hold it."""
+    size, factor = _FRACTIONS[digits]
+    bits = 8 * size
+    zero = 0x800000 << bits
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        packed = int.from_bytes(data[at : at + 3 + size], "big") - zero
+        magnitude = abs(packed)
+        whole, micros = magnitude >> bits, (magnitude & (1 << bits) - 1) * factor
+        return _time_of_day(packed < 0, whole >> 12 & 1023, whole >> 6 & 63, whole & 63, micros), at + 3 + size
+
+    return read
+
+
+def _time_of_day(negative: bool, hour: int, minute: int, second: int, micros: int) -> dt.time | str:
+    if negative or hour > 23:
+        return f"{'-' if negative else ''}{hour:02}:{minute:02}:{second:02}.{micros:06}"
+    return dt.time(hour, minute, second, micros)
+
+
+def _old_timestamp(data: bytes, at: int) -> tuple[Any, int]:
+    seconds = int.from_bytes(data[at : at + 4], "little")
+    return (_EPOCH + dt.timedelta(seconds=seconds) if seconds else "0000-00-00 00:00:00"), at + 4
+
+
+def _old_datetime(data: bytes, at: int) -> tuple[Any, int]:
+    day, clock = divmod(int.from_bytes(data[at : at + 8], "little"), 1_000_000)
+    parts = (day // 10_000, day // 100 % 100, day % 100, clock // 10_000, clock // 100 % 100, clock % 100, 0)
+    try:
+        return dt.datetime(*parts), at + 8  # noqa: DTZ001 - it has no zone
+    except ValueError:
+        return _moment_text(*parts, 0), at + 8
+
+
+def _old_time(data: bytes, at: int) -> tuple[Any, int]:
+    packed = int.from_bytes(data[at : at + 3], "little", signed=True)
+    clock = abs(packed)
+    return _time_of_day(packed < 0, clock // 10_000, clock // 100 % 100, clock % 100, 0), at + 3
+
+
+def _year(data: bytes, at: int) -> tuple[Any, int]:
+    return data[at] and data[at] + 1900, at + 1
+
+
+def bits(size: int) -> Reader:
+    """Return the reader of BIT, a number of so many bytes."""
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return int.from_bytes(data[at : at + size], "big"), at + size
+
+    return read
+
+
+def prefixed(size: int, convert: Callable[[bytes], Any]) -> Reader:
+    """Return the reader of a value whose length stands before it in so many bytes."""
+    if size == 1:
+
+        def read_short(data: bytes, at: int) -> tuple[Any, int]:
+            start = at + 1
+            end = start + data[at]
+            return convert(data[start:end]), end
+
+        return read_short
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        start = at + size
+        end = start + int.from_bytes(data[at:start], "little")
+        return convert(data[start:end]), end
+
+    return read
+
+
+def enumeration(size: int, texts: Sequence[str]) -> Reader:
+    """Return the reader of ENUM: the number of a text, 0 being the empty one."""
+    by_number = ["", *texts]
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return by_number[int.from_bytes(data[at : at + size], "little")], at + size
+
+    return read
+
+
+def members(size: int, texts: Sequence[str]) -> Reader:
+    """Return the reader of SET: a bit for each of its texts."""
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        chosen = int.from_bytes(data[at : at + size], "little")
+        return {text for place, text in enumerate(texts) if chosen >> place & 1}, at + size
+
+    return read
+
+
+def _padded(length: int) -> Callable[[bytes], bytes]:
+    """BINARY is written without the zeros at its end."""
+    return lambda data: data.ljust(length, b"\0")
+
+
+def mariadb_uuid(data: bytes) -> UUID:
+    """Return the UUID of MariaDB's record: of versions 1 to 5, the parts stand in reverse."""
+    raw = data.ljust(16, b"\0")
+    if raw[6] & 0x80 and 0 < raw[8] < 0x60:
+        raw = raw[12:16] + raw[10:12] + raw[8:10] + raw[6:8] + raw[0:6]
+    return UUID(bytes=raw)
+
+
+def _address(data: bytes) -> str:
+    """Return an address as MariaDB writes it: what holds one of four bytes at its end shows that."""
+    if len(data) == 4:
+        return str(ipaddress.IPv4Address(data))
+    last = ipaddress.IPv4Address(data[12:])
+    if data[:12] == bytes(10) + b"\xff\xff":
+        return f"::ffff:{last}"
+    if data[:12] == bytes(12) and data[12:14] != bytes(2):
+        return f"::{last}"
+    return str(ipaddress.IPv6Address(data))
+
+
+_FIXED: Mapping[int, Reader] = {
+    Kind.DOUBLE: float64,
+    Kind.DATE: date,
+    Kind.NEWDATE: date,
+    Kind.YEAR: _year,
+    Kind.TIMESTAMP: _old_timestamp,
+    Kind.DATETIME: _old_datetime,
+    Kind.TIME: _old_time,
+}
+_INTEGERS = {Kind.TINY: 1, Kind.SHORT: 2, Kind.INT24: 3, Kind.LONG: 4, Kind.LONGLONG: 8}
+_BLOBS = {Kind.BLOB, Kind.TINY_BLOB, Kind.MEDIUM_BLOB, Kind.LONG_BLOB}
+_WITH_DIGITS: Mapping[int, Callable[[int], Reader]] = {
+    Kind.TIMESTAMP2: timestamp,
+    Kind.DATETIME2: datetime,
+    Kind.TIME2: time,
+}
+NUMERIC = frozenset({*_INTEGERS, Kind.NEWDECIMAL, Kind.FLOAT, Kind.DOUBLE, Kind.YEAR})
+"""Those for which a table map says whether they are unsigned."""
+CHARACTER = frozenset({Kind.VARCHAR, Kind.VAR_STRING, Kind.STRING, *_BLOBS})
+"""Those for which a table map gives a character set."""
+
+
+class Column:
+    """What is known of a column: from the table map, and from the database where that does not say it all."""
+
+    __slots__ = ("charset", "hint", "kind", "meta", "name", "texts", "unsigned")
+
+    def __init__(self, kind: int, meta: bytes) -> None:
+        self.kind = kind
+        self.meta = meta
+        if kind == Kind.STRING and meta[0] in {Kind.ENUM, Kind.SET}:
+            self.kind = meta[0]
+        self.name = ""
+        self.unsigned = False
+        self.charset: str | None = None
+        """None for bytes."""
+        self.texts: Sequence[str] = ()
+        self.hint: str | int | None = None
+        """What the log does not tell: json, uuid, inet4, inet6, invisible, the digits of a FLOAT(m, d)."""
+
+    def reader(self) -> Reader:
+        """Return what reads the values of this column."""
+        kind, meta = self.kind, self.meta
+        if kind in _INTEGERS:
+            return integer(_INTEGERS[Kind(kind)], unsigned=self.unsigned)
+        if kind in CHARACTER:
+            return self._string()
+        if kind in _FIXED:
+            return _FIXED[kind]
+        if kind in _WITH_DIGITS:
+            return _WITH_DIGITS[kind](meta[0])
+        return self._other()
+
+    def _other(self) -> Reader:
+        match self.kind:
+            case Kind.FLOAT:
+                return float32(self.hint if isinstance(self.hint, int) else None)
+            case Kind.NEWDECIMAL:
+                return decimal(self.meta[0], self.meta[1])
+            case Kind.BIT:
+                return bits(self.meta[1] + (self.meta[0] > 0))
+            case Kind.ENUM:
+                return enumeration(self.meta[1], self.texts)
+            case Kind.SET:
+                return members(self.meta[1], self.texts)
+            case Kind.GEOMETRY | Kind.VECTOR:
+                return prefixed(self.meta[0], bytes)
+            case Kind.JSON:
+                from azure_functions_db.sources.mysql.binary_json import document
+
+                return prefixed(self.meta[0], document)
+        raise SourceConfigurationError(
+            f"Column {self.name!r} has a type that cannot be read from the binary log ({self.kind}): "
+            "compressed columns and types of before MySQL 5.0 are not supported"
+        )
+
+    def _string(self) -> Reader:
+        length = self._length()
+        if self.kind in _BLOBS:
+            return prefixed(self.meta[0], self._converter(length))
+        return prefixed(1 if length < 256 else 2, self._converter(length))
+
+    def _length(self) -> int:
+        if self.kind == Kind.STRING:
+            # The length of a CHAR has ten bits: two of them hide, inverted, in the type.
+            return self.meta[1] | ((self.meta[0] & 0x30) ^ 0x30) << 4
+        return int.from_bytes(self.meta, "little")
+
+    def _converter(self, length: int) -> Callable[[bytes], Any]:
+        match self.hint:
+            case "json":
+                return json.loads
+            case "uuid" if length == 16:
+                return mariadb_uuid
+            case "inet4" | "inet6" if length in {4, 16}:
+                return lambda data: _address(data.ljust(length, b"\0"))
+        if self.charset is not None:
+            return decoder_of(self.charset)
+        return _padded(length) if self.kind == Kind.STRING else bytes
