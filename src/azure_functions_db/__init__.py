@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
+    from azure_functions_db.state.cosmos import CosmosStateStore
     from azure_functions_db.state.file import FileStateStore
     from azure_functions_db.state.memory import MemoryStateStore
     from azure_functions_db.state.sql import SqlStateStore
@@ -117,6 +118,7 @@ _HOMES = {
     ],
     "state.backend": ["Backend", "DocumentName", "Stored"],
     "state.blob": ["BlobCheckpointStore"],
+    "state.cosmos": ["CosmosStateStore"],
     "state.file": ["FileStateStore"],
     "state.memory": ["MemoryStateStore"],
     "state.sql": ["SqlStateStore"],
@@ -151,6 +153,7 @@ __all__ = [
     "Change",
     "CommitError",
     "ConfigurationError",
+    "CosmosStateStore",
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",

@@ -1,4 +1,4 @@
-"""Asking Azure Storage: its failures told without secrets, and its own time."""
+"""Asking Azure services: their failures told without secrets, and their own time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def asked(poller_name: str | None, work: Callable[[], T]) -> T:
-    """Ask the storage service; what it raises becomes a `StateStoreError` without secrets."""
+def asked(poller_name: str | None, work: Callable[[], T], service: str = "Azure Storage") -> T:
+    """Ask the service that keeps state; what it raises becomes a `StateStoreError` without secrets."""
     from azure.core.exceptions import AzureError
 
     try:
         return work()
     except AzureError as failure:
-        translated, cause = _translated(poller_name, failure), failure
+        translated, cause = _translated(service, poller_name, failure), failure
     # Raised out here, so that an error that could show a signed URL is not even its context.
     raise translated from masked_error(cause)
 
@@ -57,9 +57,9 @@ def _code_in_body(failure: AzureError) -> str | None:
         return None
 
 
-def _translated(poller_name: str | None, failure: AzureError) -> StateStoreError:
+def _translated(service: str, poller_name: str | None, failure: AzureError) -> StateStoreError:
     answer = failure_told(failure, error_code(failure))
     of_poller = f" of poller {poller_name!r}" if poller_name else ""
     return StateStoreError(
-        f"Azure Storage failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True
+        f"{service} failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True
     )

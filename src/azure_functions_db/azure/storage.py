@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
+from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, named_connection
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,21 +39,6 @@ def hurried(*, hurry: bool = True) -> Iterator[None]:
         _hurried.reset(before)
 
 
-@dataclass(frozen=True, slots=True)
-class ByConnectionString:
-    """Reach an account with a connection string."""
-
-    connection_string: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ByIdentity:
-    """Reach an account's service as an Entra identity."""
-
-    service_uri: str
-    credential: Any = field(repr=False)
-
-
 def storage_account(
     connection: str, service: str, environment: Mapping[str, str] | None = None
 ) -> ByConnectionString | ByIdentity:
@@ -64,19 +48,14 @@ def storage_account(
     identity-based ones: ``{connection}__blobServiceUri`` (``__tableServiceUri``,
     ``__serviceUri``) or ``__accountName``, with ``__credential``, ``__clientId`` and so on.
     """
-    settings = os.environ if environment is None else environment
-    if "=" in connection or ";" in connection:
-        raise ConfigurationError("connection= is the name of an app setting, not a connection string itself")
-    for prefix in (connection, f"AzureWebJobs{connection}"):
-        if prefix in settings:
-            return ByConnectionString(_expanded(settings[prefix]))
-        uri = _service_uri(prefix, service, settings)
-        if uri is not None:
-            return ByIdentity(uri, _credential(prefix, settings))
-    raise ConfigurationError(
-        f"There is no app setting {connection} (a connection string), {connection}__{service}ServiceUri or "
-        f"{connection}__accountName",
-        setting=connection,
+    account = named_connection(
+        connection,
+        lambda prefix, settings: _service_uri(prefix, service, settings),
+        f", {connection}__{service}ServiceUri or {connection}__accountName",
+        environment,
+    )
+    return (
+        ByConnectionString(_expanded(account.connection_string)) if isinstance(account, ByConnectionString) else account
     )
 
 
@@ -150,27 +129,3 @@ def _service_uri(prefix: str, service: str, settings: Mapping[str, str]) -> str 
             return settings[name]
     account = settings.get(f"{prefix}__accountName")
     return f"https://{account}.{service}.core.windows.net" if account else None
-
-
-def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
-    try:
-        from azure.identity import ClientSecretCredential, DefaultAzureCredential, ManagedIdentityCredential
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            f"The identity-based settings {prefix}__… need the package azure-identity: "
-            'pip install "azure-functions-db[identity]"'
-        ) from None
-    identity = {
-        name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")
-    }
-    match identity:
-        case {"credential": str() as kind, "clientId": client} if kind.lower() == "managedidentity":
-            return ManagedIdentityCredential(client_id=client) if client else ManagedIdentityCredential()
-        case {"credential": str() as kind}:
-            raise ConfigurationError(f"{prefix}__credential is {kind!r}; only managedidentity is known")
-        case {"tenantId": str() as tenant, "clientId": str() as client, "clientSecret": str() as secret}:
-            return ClientSecretCredential(tenant, client, secret)
-        case {"clientId": str() as client}:
-            return DefaultAzureCredential(managed_identity_client_id=client)
-        case _:
-            return DefaultAzureCredential()
