@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from azure_functions_db.binding.writer import DbWriter
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.errors import (
+        BrokerUnavailableError,
         CommitError,
         ConfigurationError,
         CursorSerializationError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PollerError,
         PositionLostError,
         QueryError,
+        RelayError,
         RowsFailed,
         SerializationError,
         SourceConfigurationError,
@@ -85,6 +87,7 @@ _HOMES = {
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
+        "BrokerUnavailableError",
         "CommitError",
         "ConfigurationError",
         "CursorSerializationError",
@@ -100,6 +103,7 @@ _HOMES = {
         "PollerError",
         "PositionLostError",
         "QueryError",
+        "RelayError",
         "RowsFailed",
         "SerializationError",
         "SourceConfigurationError",
@@ -150,6 +154,7 @@ __all__ = [
     "Backend",
     "BlobCheckpointStore",
     "BlobQuarantine",
+    "BrokerUnavailableError",
     "Change",
     "CommitError",
     "ConfigurationError",
@@ -190,6 +195,7 @@ __all__ = [
     "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",
+    "RelayError",
     "RetryPolicy",
     "RowChange",
     "RowsFailed",

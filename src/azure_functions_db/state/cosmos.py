@@ -84,7 +84,8 @@ class CosmosBackend:
         return _etag(_unless({_CHANGED, _ABSENT}, lambda: replace(item["id"], item, **condition)))
 
     def _pollers(self, app: str) -> list[str]:
-        query, parameters = "SELECT c.id FROM c WHERE c.app = @app", [{"name": "@app", "value": _key(app)}]
+        query = "SELECT c.id FROM c WHERE c.app = @app"
+        parameters: list[dict[str, object]] = [{"name": "@app", "value": _key(app)}]
         found = self._container.query_items(query, parameters=parameters, partition_key=_key(app))
         return [_unkey(item["id"]) for item in found]
 
