@@ -76,6 +76,9 @@ class Service(Handler):  # type: ignore[misc]
         if address in {"$cbs", "$management"} or address.endswith("/$management"):
             self._answer(event.connection, address, decoded(encoded))
             self._settle(delivery, Delivery.ACCEPTED)
+        elif len(encoded) > link.max_message_size:
+            delivery.local.condition = Condition("amqp:link:message-size-exceeded", "too large", TRACKING)
+            self._settle(delivery, Delivery.REJECTED)
         else:
             self._take(event, address, encoded)
 

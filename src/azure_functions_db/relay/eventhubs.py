@@ -10,7 +10,7 @@ from zlib import crc32
 from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, connection_at
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
-from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, packed
+from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, first_line, packed
 from azure_functions_db.relay.messages import amqp_properties
 
 if TYPE_CHECKING:
@@ -156,10 +156,10 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except AuthenticationError as failure:
-        error: RelayError = RelayError(f"Event Hubs refuses access: {failure}")
+        error: RelayError = RelayError(f"Event Hubs refuses access: {first_line(failure)}")
         cause: Exception = failure
     except (EventHubError, OSError) as failure:
-        error, cause = BrokerUnavailableError(f"Event Hubs did not take the batch: {failure}"), failure
+        error, cause = BrokerUnavailableError(f"Event Hubs did not take the batch: {first_line(failure)}"), failure
     else:
         return
     # Raised out here, so that an error that could show a connection string is not even its context.

@@ -238,6 +238,11 @@ def _pauses() -> Iterator[float]:
         yield min(_FIRST_PAUSE * 2 ** min(attempt, 10), _LONGEST_PAUSE) * random.uniform(0.8, 1.2)  # noqa: S311
 
 
+def first_line(failure: Exception) -> str:
+    """Return what a client says of a failure, without the details in the lines below."""
+    return str(failure).strip().partition("\n")[0] or type(failure).__name__
+
+
 class TooLargeError(ValueError):
     """A message is larger than its broker takes, however often it is tried."""
 

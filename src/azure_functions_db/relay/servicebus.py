@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, connection_at
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
-from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, packed
+from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, first_line, packed
 from azure_functions_db.relay.messages import amqp_properties
 
 if TYPE_CHECKING:
@@ -119,10 +119,14 @@ class Entity:
         """Send a message that fits into no batch: a premium namespace takes larger ones alone."""
         from azure.servicebus.exceptions import MessageSizeExceededError
 
+        # The client knows what the link takes but has no public name for it; without it the service will tell.
+        limit = getattr(self._sender, "_max_message_size_on_link", 0) or None
+        if limit is not None and len(message.body) > limit:
+            delivery.refuse(message, TooLargeError(message, limit, "Service Bus"))
+            return
         try:
             self._sender.send_messages(_service_bus_message(message), timeout=delivery.seconds_left)
         except MessageSizeExceededError:
-            limit = self._sender.create_message_batch().max_size_in_bytes
             delivery.refuse(message, TooLargeError(message, limit, "Service Bus"))
         else:
             delivery.confirm([message])
@@ -193,10 +197,10 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except lasting as failure:
-        error: RelayError = RelayError(f"Service Bus refuses the batch: {failure}")
+        error: RelayError = RelayError(f"Service Bus refuses the batch: {first_line(failure)}")
         cause: Exception = failure
     except (ServiceBusError, OSError) as failure:
-        error, cause = BrokerUnavailableError(f"Service Bus did not take the batch: {failure}"), failure
+        error, cause = BrokerUnavailableError(f"Service Bus did not take the batch: {first_line(failure)}"), failure
     else:
         return
     # Raised out here, so that an error that could show a connection string is not even its context.
