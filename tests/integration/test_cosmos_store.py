@@ -232,7 +232,7 @@ def test_the_command_line_reads_a_store_by_its_url(
 ) -> None:
     store.commit_and_release(POLLER, {"cursor": [1]}, store.acquire_lease(POLLER, 60))
     monkeypatch.setenv("COSMOS", f"AccountEndpoint={cosmos_server};AccountKey={cosmos.KEY};")
-    command = [Path(sys.executable).with_name("azfdb"), "status", "--json", "--app-name", app]
+    command = [str(Path(sys.executable).with_name("azfdb")), "status", "--json", "--app-name", app]
     told = subprocess.run(
         [*command, "--store", "cosmos://COSMOS/azfdb/state"], capture_output=True, text=True, check=False
     )

@@ -24,10 +24,10 @@ LARGEST = 1024 * 1024
 DATA, SHORT = b"\x00\x53\x75", 0xA0
 BUSY = "com.microsoft:server-busy"
 # With nothing as its last field, an error would be too short a list for the clients.
-TRACKING = {symbol("tracking"): "none"}
+TRACKING: Any = {symbol("tracking"): "none"}
 
 
-class Service(Handler):  # type: ignore[misc]
+class Service(Handler):
     """Answers on ``$cbs`` and ``$management``, and keeps what is sent to anybody else."""
 
     def __init__(self, port: int, folder: Path) -> None:
@@ -105,7 +105,7 @@ class Service(Handler):  # type: ignore[misc]
 
     def _answer(self, connection: Any, address: str, request: Message) -> None:
         link = self._answering[connection, address]
-        reply = Message(address=request.reply_to, correlation_id=request.id)
+        reply: Any = Message(address=request.reply_to, correlation_id=request.id)
         reply.properties = {"status-code": 202 if address == "$cbs" else 200, "status-description": "OK"}
         ids = [str(number) for number in range(PARTITIONS)]
         reply.body = {"name": "hub", "created_at": 0, "partition_count": PARTITIONS, "partition_ids": ids}
@@ -171,6 +171,8 @@ def decoded(encoded: bytes) -> Message:
 
 def record(address: str, message: Message) -> dict[str, Any]:
     """Return what tests want to know of a message."""
+    body: Any = message.body
+    properties: Any = message.properties
     annotations = {str(name): value for name, value in (message.annotations or {}).items()}
     return {
         "address": address,
@@ -178,8 +180,8 @@ def record(address: str, message: Message) -> dict[str, Any]:
         "session": message.group_id,
         "key": annotations.get("x-opt-partition-key"),
         "content_type": str(message.content_type),
-        "properties": {text(name): text(value) for name, value in (message.properties or {}).items()},
-        "body": bytes(message.body).decode(),
+        "properties": {text(name): text(value) for name, value in (properties or {}).items()},
+        "body": bytes(body).decode(),
     }
 
 

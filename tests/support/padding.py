@@ -15,8 +15,9 @@ _read = _decode.decode_frame
 
 def padded(data: memoryview) -> tuple[int, list[Any]]:
     """Read a frame and put null for each field that was left out."""
+    fields: list[Any] = []
     if data[3] == EMPTY_LIST:
-        kind, fields, payload = data[2], [], [data[4:]] if data[2] == 0x14 else []
+        kind, payload = data[2], [data[4:]] if data[2] == 0x14 else []
     else:
         kind, fields = _read(data)
         payload = [fields.pop()] if kind == 0x14 else []
@@ -25,4 +26,5 @@ def padded(data: memoryview) -> tuple[int, list[Any]]:
 
 def install() -> None:
     """Read all frames so from now on."""
-    _decode.decode_frame = _transport.decode_frame = padded
+    for module in (_decode, _transport):
+        setattr(module, "decode_frame", padded)  # noqa: B010 - the name is not the module's own

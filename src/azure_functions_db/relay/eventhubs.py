@@ -100,7 +100,7 @@ class Hub:
                 delivery.refuse(taken[0], TooLargeError(taken[0], limit, "the event hub"))
                 continue
             delivery.check()
-            self._client.send_batch(batch, timeout=delivery.seconds_left)
+            self._client.send_batch(batch, timeout=delivery.send_seconds)
             delivery.confirm(taken)
 
 

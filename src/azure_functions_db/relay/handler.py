@@ -63,6 +63,7 @@ class Delivery:
         """By event id, why messages cannot be sent, however often they are tried."""
         self._messages = messages
         self._done: set[int] = set()
+        self._seconds = seconds
         self._ends_at = time.monotonic() + seconds
         self._stopped = tuple(stopped)
 
@@ -77,9 +78,9 @@ class Delivery:
         return len(self._done)
 
     @property
-    def seconds_left(self) -> float:
-        """How long one send may take."""
-        return max(_LEAST_SECONDS, self._ends_at - time.monotonic())
+    def send_seconds(self) -> float:
+        """How long one send may take; one that is not answered must leave time for another."""
+        return max(_LEAST_SECONDS, min(self._seconds / 3, self._ends_at - time.monotonic()))
 
     def confirm(self, messages: Iterable[Message]) -> None:
         """Learn that the broker has these messages."""

@@ -105,7 +105,7 @@ class Entity:
             if batch is None:
                 self._send_alone(taken[0], delivery)
             else:
-                self._sender.send_messages(batch, timeout=delivery.seconds_left)
+                self._sender.send_messages(batch, timeout=delivery.send_seconds)
                 delivery.confirm(taken)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Entity:
             delivery.refuse(message, TooLargeError(message, limit, "Service Bus"))
             return
         try:
-            self._sender.send_messages(_service_bus_message(message), timeout=delivery.seconds_left)
+            self._sender.send_messages(_service_bus_message(message), timeout=delivery.send_seconds)
         except MessageSizeExceededError:
             delivery.refuse(message, TooLargeError(message, limit, "Service Bus"))
         else:

@@ -120,7 +120,7 @@ class Webhook:
         headers = {name: expanded(value) for name, value in self._headers.items()} | {"Content-Type": content_type}
         if self._secret is not None:
             headers |= signature(expanded(self._secret), message_id, int(time.time()), body)
-        url, seconds = expanded(self._url), delivery.seconds_left
+        url, seconds = expanded(self._url), delivery.send_seconds
         try:
             # A redirect is no answer: who sends secrets elsewhere must be told so by the URL.
             return self._session.get().post(url, body, headers=headers, timeout=seconds, allow_redirects=False)

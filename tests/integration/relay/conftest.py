@@ -34,8 +34,10 @@ def new_relay(request: pytest.FixtureRequest, broker: Broker) -> Iterator[NewRel
         match request.param:
             case "event hub":
                 made.append(EventHubRelay(connection="BROKER", event_hub="hub", **options))
-            case place:
-                made.append(ServiceBusRelay(connection="BROKER", **{place: "orders"}, **options))
+            case "queue":
+                made.append(ServiceBusRelay(connection="BROKER", queue="orders", **options))
+            case _:
+                made.append(ServiceBusRelay(connection="BROKER", topic="orders", **options))
         return made[-1]
 
     yield new
