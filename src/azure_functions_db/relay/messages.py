@@ -20,6 +20,9 @@ CloudEventOf = Callable[["RowChange"], Mapping[str, Any]]
 
 _STRUCTURED = "application/cloudevents+json"
 _JSON = "application/json"
+# Made once: json.dumps makes an encoder for each call that is told how to write.
+_json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_key_text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +56,7 @@ class Messages:
 
 def _row_of(change: RowChange) -> str:
     """Return a text that all changes of a row share, and no other row of its source has."""
-    return json.dumps([*change.pk.values()], default=str) if change.pk else change.source.name
+    return _key_text([*change.pk.values()]) if change.pk else change.source.name
 
 
 def _cloudevent_of(change: RowChange) -> Mapping[str, Any]:
@@ -79,6 +82,4 @@ def amqp_properties(message: Message) -> dict[str | bytes, Any]:
 
 def json_bytes(value: Any) -> bytes:
     """Return a value as JSON in UTF-8; half a surrogate pair, which UTF-8 cannot hold, stays an escape."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-        errors="backslashreplace"
-    )
+    return _json_text(value).encode(errors="backslashreplace")
