@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import datetime as dt
 import itertools
 import logging
@@ -11,6 +12,9 @@ import random
 import threading
 import time
 from collections import deque
+from concurrent import futures
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from azure_functions_db.core.bridge import finished, in_thread
@@ -37,11 +41,12 @@ T = TypeVar("T")
 _log = logging.getLogger("azure_functions_db")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 # What a single send may take even where no time is left: without it nothing would ever be tried.
-_LEAST_SECONDS = 1.0
+_LEAST_SECONDS = 5.0
+_GLANCE_SECONDS, _CLOSING_SECONDS = 0.5, 2.0
 
 
 class Broker(Protocol):
-    """A place that messages are sent to; calls come from one thread at a time."""
+    """A place that messages are sent to; one call sends at a time, each on a thread of its own."""
 
     def send(self, delivery: Delivery) -> None:
         """Send what waits, messages of one key in their order, and tell the delivery what the broker has taken.
@@ -66,6 +71,7 @@ class Delivery:
         self._seconds = seconds
         self._ends_at = time.monotonic() + seconds
         self._stopped = tuple(stopped)
+        self._sender: threading.Thread | None = None
 
     @property
     def waiting(self) -> list[Message]:
@@ -93,8 +99,18 @@ class Delivery:
 
     def check(self) -> None:
         """Raise where what would be sent now could not be confirmed any more; ask before each send."""
+        if self._sender is not threading.current_thread():
+            raise RelayError("This call took too long, and another one sends in its place")
+        self.check_lease()
+
+    def check_lease(self) -> None:
+        """Raise where the lease is lost or the call cancelled."""
         if any(is_set() for is_set in self._stopped):
             raise LostLeaseError("The lease was lost, or the call cancelled, while a batch was being relayed")
+
+    def sent_by(self, sender: threading.Thread | None) -> None:
+        """Let this thread send from now on, and no other."""
+        self._sender = sender
 
     def has_time_for(self, pause: float) -> bool:
         """Tell whether there is time for a pause and another send."""
@@ -104,7 +120,7 @@ class Delivery:
         """Wait before another send, but not for longer than the lease lives."""
         until = time.monotonic() + pause
         while (left := until - time.monotonic()) > 0:
-            self.check()
+            self.check_lease()
             time.sleep(min(left, 0.1))
 
 
@@ -151,7 +167,7 @@ class RelayHandler:
     def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""
         with self._lock:
-            self._broker.close()
+            self._close()
 
     def _relay(self, events: Sequence[RowChange], context: PollContext | None, stopped: tuple[IsSet, ...]) -> None:
         messages, unfit = self._encoded(events)
@@ -182,15 +198,34 @@ class RelayHandler:
         while delivery.waiting:
             done = delivery.done
             try:
-                delivery.check()
-                self._broker.send(delivery)
+                delivery.check_lease()
+                self._send(delivery)
             except BrokerUnavailableError as failure:
-                self._broker.close()
+                self._close()
                 pauses = pauses if delivery.done == done else _pauses()
                 self._wait_after(failure, delivery, next(pauses))
             except BaseException:
-                self._broker.close()
+                self._close()
                 raise
+
+    def _send(self, delivery: Delivery) -> None:
+        """Send on a thread that can be left behind: a client may wait for an answer for ever, a tick may not."""
+        outcome: Future[None] = Future()
+        work = partial(contextvars.copy_context().run, _settle, outcome, self._broker.send, delivery)
+        sender = threading.Thread(target=work, name="azfdb-relay", daemon=True)
+        delivery.sent_by(sender)
+        sender.start()
+        try:
+            _wait_for(outcome, delivery)
+        finally:
+            delivery.sent_by(None)
+        outcome.result()
+
+    def _close(self) -> None:
+        """Close the broker, which may hang as sending does; it has let go of its client by then."""
+        closer = threading.Thread(target=self._broker.close, name="azfdb-relay", daemon=True)
+        closer.start()
+        closer.join(_CLOSING_SECONDS)
 
     def _wait_after(self, failure: BrokerUnavailableError, delivery: Delivery, pause: float) -> None:
         pause = max(pause, failure.retry_after_seconds or 0.0)
@@ -224,6 +259,26 @@ class PerProcess(Generic[T]):
         """Forget the client and return it for closing; None where there is none of this process."""
         made, self._made = self._made, None
         return made[1] if made is not None and made[0] == os.getpid() else None
+
+
+def _settle(outcome: Future[None], work: Callable[[Delivery], None], delivery: Delivery) -> None:
+    try:
+        work(delivery)
+    except BaseException as failure:  # noqa: BLE001 - raised where the outcome is waited for
+        outcome.set_exception(failure)
+    else:
+        outcome.set_result(None)
+
+
+def _wait_for(outcome: Future[None], delivery: Delivery) -> None:
+    """Wait until a sender is done, for as long as it gets on."""
+    done, since = delivery.done, time.monotonic()
+    while not futures.wait([outcome], timeout=_GLANCE_SECONDS).done:
+        delivery.check_lease()
+        if delivery.done != done:
+            done, since = delivery.done, time.monotonic()
+        elif time.monotonic() - since > 2 * delivery.send_seconds:
+            raise BrokerUnavailableError("The broker neither takes messages nor says why")
 
 
 def _seconds(patience: float, context: PollContext | None) -> float:

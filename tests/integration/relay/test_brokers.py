@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import socket
 import threading
 from decimal import Decimal
 from itertools import groupby
@@ -26,12 +27,12 @@ from azure_functions_db import (
     SourceDescriptor,
 )
 from azure_functions_db.relay import EventHubRelay, ServiceBusRelay
+from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 from tests.unit.trigger.poller import ListSource, poller, run
 
 if TYPE_CHECKING:
     from tests.integration.relay.conftest import NewRelay
-    from tests.support.broker import Broker
 
 SOURCE = SourceDescriptor("shop.orders", "sqlalchemy", "sha256:orders")
 LARGEST = 1024 * 1024
@@ -266,6 +267,19 @@ def test_a_key_longer_than_a_session_may_be_is_hashed(broker: Broker) -> None:
     relay.close()
     [session] = {each["session"] for each in broker.received()}
     assert len(session) == 64
+
+
+@pytest.mark.parametrize("relay", [EventHubRelay, ServiceBusRelay])
+def test_a_broker_that_listens_and_never_answers_does_not_stop_a_tick_for_ever(
+    relay: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("azure_functions_db.relay.handler._LEAST_SECONDS", 0.5)
+    place = {"event_hub": "hub"} if relay is EventHubRelay else {"queue": "orders"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("BROKER", Broker(port, Path()).connection_string)
+        with pytest.raises(RelayError, match="neither takes messages nor says why"):
+            relay(connection="BROKER", patience_seconds=0.5, **place)([change(1)])
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,26 @@ async def test_an_async_call_names_rows_too() -> None:
     assert list(failed.value.failures) == [events[0].event_id]
 
 
+def test_a_client_that_never_comes_back_is_left_behind_and_sends_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("azure_functions_db.relay.handler._LEAST_SECONDS", 0.1)
+    go_on, ended = threading.Event(), threading.Event()
+
+    class Hanging(ListBroker):
+        def send(self, delivery: Delivery) -> None:
+            go_on.wait()
+            try:
+                super().send(delivery)
+            finally:
+                ended.set()
+
+    broker = Hanging()
+    with pytest.raises(RelayError, match="neither takes messages nor says why"):
+        RelayHandler(broker, patience_seconds=0.1)(changes(3))
+    go_on.set()
+    ended.wait()
+    assert broker.messages == []
+
+
 def test_models_are_refused_with_what_to_give_instead() -> None:
     with pytest.raises(ConfigurationError, match=r"not instances of dict: give it context\.events"):
         RelayHandler(ListBroker())([{"id": 1}])  # type: ignore[list-item]
