@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
-from azure_functions_db.sources.keyset import horizon_mysql, reader, source
+from azure_functions_db.sources.keyset import horizon_mysql, reader
 from azure_functions_db.sources.keyset.bounds import PendingBounds
 from azure_functions_db.sources.keyset.definition import Partition
+from azure_functions_db.sources.keyset.horizon import DrainingWatch
 from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
 from azure_functions_db.sources.keyset.page import read_page
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.state import document, sql, store
 from azure_functions_db.state.blob import BlobBackend
+from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import Expiry, Heartbeat
 from azure_functions_db.trigger.tick import Tick
 
@@ -31,7 +36,7 @@ def etag() -> None:
 
 def horizon() -> None:
     """Rows are read past what running transactions may still write."""
-    patch(source, "watch_for", lambda *_: None)
+    patch(reader, "watch_for", lambda *_: None)
 
 
 def quarantine_first() -> None:
@@ -40,11 +45,10 @@ def quarantine_first() -> None:
 
     def commit_then_put_aside(self: Any, batch: Any) -> None:
         commit(self, batch)
-        sink, culprits = vars(self).pop("_later", (None, {}))
-        if sink is not None:
-            sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
+        culprits = vars(self).pop("_later", {})
+        self._sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
 
-    patch(Tick, "_put_aside", lambda self, _batch, *later: setattr(self, "_later", later))
+    patch(IsolatingTick, "_put_aside", lambda self, _batch, culprits: setattr(self, "_later", culprits))
     patch(Tick, "_commit", commit_then_put_aside)
 
 
@@ -98,13 +102,20 @@ def statements() -> None:
 
 
 def standby() -> None:
-    """What was once seen to be a standby is taken for one for ever."""
-    patch(PostgresWatch, "_see_again", lambda _: None)
+    """What was once seen to be a standby or a replica is taken for one for ever."""
+    patch(DrainingWatch, "_see_again", lambda _: None)
+
+
+def replica() -> None:
+    """What follows another server is taken for one of its own."""
+    patch(horizon_mysql, "_trouble", lambda _rows: None)
+    patch(horizon_mysql, "_NOT_WORKING", horizon_mysql._NOT_WORKING | horizon_mysql._APPLIES)
+    patch(PostgresWatch, "_give_up", lambda *_: None)
 
 
 def grade() -> None:
     """A draining watch is called exact whatever the relation is."""
-    patch(PostgresWatch, "_suspect", lambda *_: None)
+    patch(DrainingWatch, "_suspect", lambda *_: None)
 
 
 def null_share() -> None:
@@ -120,13 +131,24 @@ def versions() -> None:
 def patch(owner: object, name: str, replacement: object) -> None:
     """Replace what must be there: a guard that has moved may not go unnoticed."""
     assert hasattr(owner, name), f"{owner} has no {name}: the guard has to be taken away in another manner"
-    setattr(owner, name, replacement)
+    mock.patch.object(owner, name, replacement).start()
+
+
+@contextmanager
+def taken_away(guard: str) -> Iterator[None]:
+    """Do without a guard for a while; without a name all stay."""
+    try:
+        if guard:
+            GUARDS[guard]()
+        yield
+    finally:
+        mock.patch.stopall()
 
 
 GUARDS = {
     guard.__name__: guard
     for guard in (
         *(fencing, etag, horizon, quarantine_first, heartbeat, own_clock),
-        *(boundary, same_value, settling, utc, statements, standby, grade, null_share, versions),
+        *(boundary, same_value, settling, utc, statements, standby, replica, grade, null_share, versions),
     )
 }

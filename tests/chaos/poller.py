@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from azure_functions_db import PollContext, RowChange
-    from azure_functions_db.core.types import Checkpoint, PollerState, QuarantinedRow
+    from azure_functions_db.core.ports import HeldLease
+    from azure_functions_db.core.types import CheckpointJson, PollerState, QuarantinedRow
 
 SLICE = 0.02
 POISON_EVERY = 150
@@ -71,24 +72,29 @@ class Recorded(DocumentStateStore):
     record: Record
     gates: Gates
 
-    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
+    def take(self, state: PollerState, ttl_seconds: float) -> RecordedLease:
         self.gates.wait("take", self.record)
-        lease_id = super().take_lease(state, ttl_seconds)
-        self._note("took", lease_id, state.checkpoint)
-        return lease_id
+        lease = RecordedLease(super().take(state, ttl_seconds), self)
+        lease.note("took", state.checkpoint)
+        return lease
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        self.gates.wait("commit", self.record)
-        super().commit_checkpoint(poller_name, checkpoint, lease_id)
-        self._note("committed", lease_id, checkpoint)
 
-    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        self.gates.wait("commit", self.record)
-        super().commit_and_release(poller_name, checkpoint, lease_id)
-        self._note("committed", lease_id, checkpoint)
+class RecordedLease:
+    """Writes down what is committed under it."""
 
-    def _note(self, what: str, lease_id: str, checkpoint: Checkpoint) -> None:
-        self.record(what, token=int(lease_id.rpartition(":")[2]), cursor=checkpoint.get("cursor"))
+    def __init__(self, lease: HeldLease, store: Recorded) -> None:
+        self.lease_id = lease.lease_id
+        self.renew, self.release, self.transaction = lease.renew, lease.release, lease.transaction
+        self._lease, self._store = lease, store
+
+    def commit(self, checkpoint: CheckpointJson, *, release: bool = False) -> bool:
+        self._store.gates.wait("commit", self._store.record)
+        has_released = self._lease.commit(checkpoint, release=release)
+        self.note("committed", checkpoint)
+        return has_released
+
+    def note(self, what: str, checkpoint: CheckpointJson) -> None:
+        self._store.record(what, token=int(self.lease_id.rpartition(":")[2]), cursor=checkpoint.get("cursor"))
 
 
 class RecordedBlobStore(Recorded, BlobCheckpointStore):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,14 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import make_url
-
 from tools.services.azurite import Azurite
 from tools.services.instance import ROOT, Instance, exclusive, sweep
 from tools.services.mariadb import MariaDb
 from tools.services.packages import install_missing
-from tools.services.postgres import Postgres, may_enter
-from tools.services.server import HOST, Server, free_port, run_quietly
+from tools.services.postgres import Postgres
+from tools.services.server import Server, free_port
 
 if TYPE_CHECKING:
     from tools.services.processes import Process
@@ -55,58 +50,6 @@ class LastingAzurite(Azurite):
     def command(self) -> list[str]:
         ours = {"--blobPort=0": f"--blobPort={self.port}", "--inMemoryPersistence": f"--location={self.data}"}
         return [ours.get(option, option) for option in super().command()]
-
-
-class Standby(Postgres):
-    """A PostgreSQL that follows another one until it is promoted."""
-
-    name = "standby"
-    ready = "ready to accept read-only connections"
-
-    def follow(self, primary: str) -> None:
-        """Begin as a copy of another server; the URL is that of a superuser."""
-        if self.user and not may_enter(self.user, self.folder):
-            self._move_elsewhere(self.user)
-        self.data.mkdir(mode=0o700)
-        if self.user:
-            shutil.chown(self.data, self.user)
-        place = make_url(primary).set(drivername="postgresql").render_as_string(hide_password=False)
-        copy = [f"--dbname={place}", f"--pgdata={self.data}", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
-        run_quietly([str(self.programs / "pg_basebackup"), *copy], self.user)
-
-
-class Parent(Instance):
-    """Keeps the processes that it starts, and waits for their end: in a test none may be left to the garbage."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._children: list[subprocess.Popen[bytes]] = []
-
-    def _spawn(self, server: Server) -> subprocess.Popen[bytes]:  # type: ignore[override]  # of a static method
-        self._children.append(Instance._spawn(server))
-        return self._children[-1]
-
-    def stop(self) -> None:
-        super().stop()
-        for child in self._children:
-            child.wait()
-
-
-@contextmanager
-def standby_of(primary: str) -> Iterator[str]:
-    """A standby of the server of a database; the URL is that of the same database there."""
-    instance = Parent(ROOT / f"standby-{secrets.token_hex(4)}")
-    with exclusive():
-        instance.claim()
-    try:
-        server = Standby(instance.folder / "standby")
-        server.folder.mkdir()
-        server.follow(primary)
-        if instance.launch(server) is None:
-            raise RuntimeError(f"the standby does not start:\n{server.log.read_text(errors='replace')[-3000:]}")
-        yield make_url(primary).set(host=HOST, port=server.port).render_as_string(hide_password=False)
-    finally:
-        instance.stop()
 
 
 KINDS: dict[str, type[Server]] = {"postgres": LastingPostgres, "mariadb": LastingMariaDb, "azurite": LastingAzurite}

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import make_url, text
 
 from tests.chaos.scene import Scene, removing
-from tests.chaos.servers import standby_of
+from tests.support.followers import standby_of
+from tests.support.visitors import visitor
 from tests.support.waiting import wait_for
 
 TURNS: dict[str, tuple[Any, Any]] = {"batch": (1, 2), "day": ("2026-01-01", "2026-01-02")}
@@ -87,10 +88,8 @@ def test_what_was_delivered_of_a_value_is_known_after_a_kill(scene: Scene, witho
 @pytest.fixture
 def reader(scene: Scene, url: str) -> Iterator[str]:
     """The URL of a user of MariaDB who may not see what others do."""
-    name = make_url(url).database
-    scene.execute(f"CREATE USER {name} IDENTIFIED BY 'reads'", f"GRANT SELECT ON {name}.* TO {name}")
-    yield make_url(url).set(username=name, password="reads").render_as_string(hide_password=False)
-    scene.execute(f"DROP USER {name}")
+    with visitor(url, f"SELECT ON {make_url(url).database}.*") as reader:
+        yield reader
 
 
 @removing("settling")
@@ -170,10 +169,10 @@ def test_a_statement_that_has_its_stamp_and_waits_is_not_jumped_over(scene: Scen
 def test_a_standby_that_is_promoted_shows_its_late_commits(scene: Scene, without: str, url: str) -> None:
     scene.write(1)
     with standby_of(url) as standby:
-        scene.move_to(standby)
+        scene.move_to(standby.url)
         scene.start("poller")
         scene.wait_for_row(1)
-        scene.execute("SELECT pg_promote()")
+        standby.promote()
         with scene.engine.connect() as late:
             scene.insert(late, 1)
             scene.write(1)

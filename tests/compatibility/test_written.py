@@ -119,6 +119,6 @@ def goes_on_with(store: Any, expected: Any) -> None:
     before = store.inspect("in-files")["lease"]["fencing_token"]
     state = store.look("in-files")
     assert (state.checkpoint, state.lease) == (expected, None)
-    lease_id = store.take_lease(state, 60)
+    lease_id = store.take(state, 60).lease_id
     assert lease_id == f"{store.owner_id}:{before + 1}"
-    store.commit_and_release("in-files", expected, lease_id)
+    store._lease("in-files", lease_id).commit(expected, release=True)

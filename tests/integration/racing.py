@@ -43,7 +43,7 @@ def race(kind: str, options: dict[str, Any], directory: Path) -> None:
         count = store.load_checkpoint(POLLER).get("cursor", [0])[0]
         witness.unlink()
         if turn % 2:
-            store.commit_and_release(POLLER, {"cursor": [count + 1]}, lease_id)
+            store._lease(POLLER, lease_id).commit({"cursor": [count + 1]}, release=True)
         else:
             store.commit_checkpoint(POLLER, {"cursor": [count + 1]}, lease_id)
             store.release_lease(POLLER, lease_id)

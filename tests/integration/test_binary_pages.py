@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from azure_functions_db import SqlAlchemySource
-from azure_functions_db.core.types import Checkpoint, RawRecord
+from azure_functions_db.core.types import CheckpointJson, RawRecord
 
 COLUMNS = {
     "flag": ("boolean", "true"),
@@ -47,7 +47,7 @@ def fill(execute: Callable[[str], None], columns: dict[str, tuple[str, str]]) ->
 
 
 def read_one_by_one(source: SqlAlchemySource, count: int) -> list[RawRecord]:
-    checkpoint, found = Checkpoint(), list[RawRecord]()
+    checkpoint, found = CheckpointJson(), list[RawRecord]()
     for _ in range(count):
         result = source.fetch_changes(checkpoint, 1)
         checkpoint = result.next_checkpoint

@@ -102,7 +102,7 @@ class TestRequests:
         wire.counted()
         state = store.look(POLLER)
         assert wire.counted() == 1
-        store.commit_and_release(POLLER, FIRST, store.take_lease(state, 60))
+        store._lease(POLLER, store.take(state, 60).lease_id).commit(FIRST, release=True)
         assert wire.counted() == 2
 
     def test_a_new_poller_costs_one_more_look_for_an_older_document(
@@ -137,7 +137,7 @@ class TestALostAnswer:
         wire.answers_to_lose = 1
         store.renew_lease(POLLER, lease_id, 60)
         wire.answers_to_lose = 1
-        store.commit_and_release(POLLER, SECOND, lease_id)
+        store._lease(POLLER, lease_id).commit(SECOND, release=True)
         assert wire.answers_to_lose == 0
         assert store.load_checkpoint(POLLER) == SECOND
 
@@ -171,9 +171,9 @@ class TestAnOlderDocument:
         assert store.load_checkpoint(POLLER) == self.OLD["checkpoint"]
         state = store.look(POLLER, "sha256:ours")
         assert state.checkpoint == self.OLD["checkpoint"]
-        lease_id = store.take_lease(state, 60)
+        lease_id = store.take(state, 60).lease_id
         assert lease_id.endswith(":8")
-        store.commit_and_release(POLLER, SECOND, lease_id)
+        store._lease(POLLER, lease_id).commit(SECOND, release=True)
         assert sorted(container.list_blob_names()) == ["state/orders.json", "state/shop/orders.json"]
         assert json.loads(container.download_blob("state/orders.json").readall()) == self.OLD
         carried = store.inspect(POLLER)
@@ -234,7 +234,7 @@ class TestTheContainer:
     def test_is_made_when_it_is_missing(self, missing: ContainerClient) -> None:
         store = BlobCheckpointStore(container_client=missing)
         assert store.load_checkpoint(POLLER) == {}
-        store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
         assert store.load_checkpoint(POLLER) == FIRST
 
     def test_removed_under_a_lease_is_a_lost_lease(self, missing: ContainerClient) -> None:

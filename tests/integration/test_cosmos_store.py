@@ -127,7 +127,7 @@ def test_what_is_read_is_what_was_written_to_the_last_byte(store: CosmosStateSto
 
 @pytest.mark.parametrize("name", ["a/b", "ünïcode", "100%", "a=b", "q?x#y", "back\\slash"])
 def test_a_poller_may_have_any_name(store: CosmosStateStore, name: str) -> None:
-    store.commit_and_release(name, {"cursor": [1]}, store.acquire_lease(name, 60))
+    store.commit_checkpoint(name, {"cursor": [1]}, store.acquire_lease(name, 60))
     assert store.poller_names() == [name]
     assert store.load_checkpoint(name) == {"cursor": [1]}
 
@@ -230,7 +230,7 @@ def test_doctor_refuses_an_account_with_several_write_regions(
 def test_the_command_line_reads_a_store_by_its_url(
     cosmos_server: str, store: CosmosStateStore, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.commit_and_release(POLLER, {"cursor": [1]}, store.acquire_lease(POLLER, 60))
+    store.commit_checkpoint(POLLER, {"cursor": [1]}, store.acquire_lease(POLLER, 60))
     monkeypatch.setenv("COSMOS", f"AccountEndpoint={cosmos_server};AccountKey={cosmos.KEY};")
     command = [str(Path(sys.executable).with_name("azfdb")), "status", "--json", "--app-name", app]
     told = subprocess.run(

@@ -17,8 +17,12 @@ from sqlalchemy.exc import OperationalError
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
 from azure_functions_db.sources.keyset import horizon_mysql
+from tests.conftest import temporary_database
 from tests.integration.test_late_commits import Poll, Processes, insert, until
 from tests.integration.traffic import create_table
+from tests.support.followers import started
+from tests.support.visitors import visitor
+from tools.services.mariadb import MariaDb
 
 Session = Callable[[], Connection]
 NewSource = Callable[..., SqlAlchemySource]
@@ -362,6 +366,29 @@ def test_a_transaction_is_the_same_one_in_either_list(engine: Engine, session: S
         assert poll() == sorted([first, second, third])
 
 
+def test_a_prepared_transaction_is_waited_for_after_its_session_has_gone(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    early, late = session(), session().execution_options(isolation_level="AUTOCOMMIT")
+    name = f"'{engine.url.database}'"
+    early.execute(text(f"XA START {name}"))
+    first = insert(early)
+    for statement in ("XA END", "XA PREPARE"):
+        early.execute(text(f"{statement} {name}"))
+    second = insert(late)
+    poll = Poll(new_source())
+    assert poll() == []
+    early.invalidate()
+    try:
+        assert poll() == []
+        poll.source = new_source()
+        assert poll() == []
+    finally:
+        late.execute(text(f"XA COMMIT {name}"))
+    poll.source = new_source(**PATIENT)
+    assert poll() == [first, second]
+
+
 FORGED = "---TRANSACTION {number}, ACTIVE {age} sec\nMariaDB thread id {thread}, OS thread handle 1, query id 1 x\n"
 
 
@@ -399,6 +426,29 @@ def test_what_others_write_is_never_believed(
         assert poll() == [first, second]
 
 
+def test_a_transaction_that_somebody_makes_up_does_not_stand_for_a_statement(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    early, late, forger, gate, other_gate = session(), session(), session(), Gate(session()), Gate(session())
+    early = early.execution_options(isolation_level="AUTOCOMMIT")
+    made_up = FORGED.format(number="", age=0, thread=number_of(early))
+    with monitor(engine), executing(engine, early, wait_in_a_select(gate, early)):
+        insert(late, number=1000)
+        late.commit()
+        poll = Poll(new_source())
+        assert poll() == []
+        forger.execute(text("SELECT id FROM changes")).all()
+        with executing(engine, forger, f"SELECT /*\n{made_up}*/ {other_gate.wait}"):
+            assert poll() == []
+            other_gate.open()
+        forger.rollback()
+        assert poll() == []  # what stood in the status has gone, the statement has not
+        gate.open()
+    poll.source = new_source(**PATIENT)
+    assert poll() == rows_of(engine)
+    assert len(rows_of(engine)) == 2
+
+
 def test_bytes_in_no_character_set_do_not_break_a_poller_that_asks_for_another(
     engine: Engine, session: Session, new_source: NewSource, url: str
 ) -> None:
@@ -419,21 +469,14 @@ def test_bytes_in_no_character_set_do_not_break_a_poller_that_asks_for_another(
     narrow.dispose()
 
 
-def test_what_stays_in_the_status_for_ever_does_not_hold_the_poller(
-    engine: Engine, session: Session, new_source: NewSource
-) -> None:
-    """The status keeps the statements of the last deadlock, whatever is written in them."""
-    one, other, idle = session(), session(), session()
-    forged = FORGED.format(number=999_999_999, age=3, thread=number_of(idle))
-    for number in (1, 2):
-        insert(one, number=number)
-    one.commit()
+def deadlock(one: Connection, other: Connection, words: str) -> None:
+    """Let two sessions wait for each other until the server ends it, and keeps their statements in its status."""
     one.execute(text("UPDATE changes SET version = 5 WHERE id = 1"))
     other.execute(text("UPDATE changes SET version = 5 WHERE id = 2"))
 
     def meet(connection: Connection, number: int) -> None:
         try:
-            connection.exec_driver_sql(f"UPDATE /*\n{forged}*/ changes SET version = 6 WHERE id = {number}")
+            connection.exec_driver_sql(f"UPDATE /* {words} */ changes SET version = 6 WHERE id = {number}")
         except OperationalError:
             connection.rollback()
 
@@ -444,15 +487,28 @@ def test_what_stays_in_the_status_for_ever_does_not_hold_the_poller(
         thread.join(60)
     one.commit()
     other.commit()
+
+
+def test_what_stays_in_the_status_for_ever_does_not_hold_the_poller(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    """The status keeps the statements of the last deadlock, whatever is written in them."""
+    one, other, idle = session(), session(), session()
+    for number in (1, 2):
+        insert(one, number=number)
+    one.commit()
+    deadlock(one, other, "\n" + FORGED.format(number=999_999_999, age=3, thread=number_of(idle)))
     status = one.execute(text("SHOW ENGINE INNODB STATUS")).one()[2]
     assert "\n---TRANSACTION 999999999, ACTIVE 3 sec\n" in status
+    one.rollback()
     with monitor(engine):
         assert Poll(new_source(**PATIENT))() == [1, 2]
+    deadlock(one, other, "so that no other test has to do with this one")
 
 
-@pytest.fixture
+@contextmanager
 def endless_status(session: Session) -> Iterator[None]:
-    """A status of InnoDB so long that the server leaves transactions out."""
+    """A status of InnoDB so long that the server leaves transactions out: those of the youngest sessions."""
     writer = session()
     writer.execute(text("CREATE TABLE big (id int PRIMARY KEY, word char(30))"))
     writer.execute(text("INSERT INTO big SELECT seq, 'x' FROM seq_1_to_20000"))
@@ -462,10 +518,11 @@ def endless_status(session: Session) -> Iterator[None]:
     for reader in readers:
         reader.execute(text("SELECT id FROM big LOCK IN SHARE MODE")).all()
     yield
+    for reader in readers:
+        reader.rollback()
     writer.execute(text("SET GLOBAL innodb_status_output_locks = OFF"))
 
 
-@pytest.mark.usefixtures("endless_status")
 @pytest.mark.parametrize(("settle_seconds", "grade"), [(None, "none"), (0.001, "settled")])
 def test_a_list_that_is_not_whole_is_no_list(
     engine: Engine,
@@ -479,7 +536,7 @@ def test_a_list_that_is_not_whole_is_no_list(
     writer = session()
     row = insert(writer)
     writer.commit()
-    with monitor(engine):
+    with endless_status(session), monitor(engine):
         poll = Poll(new_source(settle_seconds=settle_seconds))
         assert poll() == []
         monkeypatch.setattr(horizon_mysql, "_BLIND_AFTER_SECONDS", 0)
@@ -487,6 +544,23 @@ def test_a_list_that_is_not_whole_is_no_list(
         assert poll() == [row]
         assert poll.source.late_commit_grade() == grade
     assert "SHOW ENGINE INNODB STATUS is not complete" in caplog.text
+
+
+def test_a_list_that_shows_the_poller_and_not_everybody_else_is_no_list(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    poll = Poll(new_source())
+    assert poll() == []  # its session is older than those that are left out
+    with monitor(engine):
+        with endless_status(session):
+            early, late = session(), session()
+            first, second = insert(early), insert(late)
+            late.commit()
+            assert poll() == []
+        assert poll() == []  # those who made the status long have gone, the early one has not
+        early.commit()
+    poll.source = new_source(**PATIENT)
+    assert poll() == [first, second]
 
 
 def test_pollers_that_always_overlap_do_not_hold_each_other(session: Session, url: str) -> None:
@@ -557,19 +631,50 @@ def test_the_zone_of_the_session_changes_nothing(session: Session, new_source: N
     assert poll() == [first, second]
 
 
+class WesternMariaDb(MariaDb):
+    """MariaDB on a machine whose clock is set to a zone west of all others."""
+
+    name = "western-mariadb"
+
+    def environment(self) -> dict[str, str]:
+        return {"TZ": "WEST+11"}
+
+
+def test_the_zone_of_the_servers_machine_changes_nothing(provider: EngineProvider) -> None:
+    with (
+        started(WesternMariaDb) as server,
+        temporary_database(server.settings()["AZFDB_TEST_MARIADB_URL"], "DROP DATABASE {name}") as url,
+    ):
+        create_table(url)
+        engine = create_engine(url)
+        with engine.connect() as early, engine.connect() as late:
+            first, second = insert(early), insert(late)
+            late.commit()
+            source = SqlAlchemySource(
+                url=url, table="changes", cursor_column="stamp", pk_columns=["id"], engine_provider=provider
+            )
+            poll = Poll(source)
+            assert poll() == []
+            assert poll.horizon is not None
+            (holder,) = poll.horizon.holders
+            assert holder.age_seconds is not None
+            assert 0 <= holder.age_seconds < 600
+            with monitor(engine):
+                assert poll() == []  # the other list shows the same one
+            early.commit()
+            assert poll() == [first, second]
+        engine.dispose()
+        provider.dispose_all()
+
+
 # Where the server does not show who is running
 
 
 @pytest.fixture
 def reader(engine: Engine, url: str) -> Iterator[str]:
     """The URL of somebody who may read the tables and nothing else."""
-    name = make_url(url).database
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE USER {name} IDENTIFIED BY 'reads'"))
-        connection.execute(text(f"GRANT SELECT ON {name}.* TO {name}"))
-    yield make_url(url).set(username=name, password="reads").render_as_string(hide_password=False)
-    with engine.begin() as connection:
-        connection.execute(text(f"DROP USER {name}"))
+    with visitor(url, f"SELECT ON {make_url(url).database}.*") as reader:
+        yield reader
 
 
 def test_without_the_privilege_the_distance_is_kept(

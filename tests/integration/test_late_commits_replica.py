@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,70 +12,35 @@ from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from azure_functions_db import EngineProvider, SqlAlchemySource
 from tests.integration.test_late_commits import Poll, insert
 from tests.integration.traffic import create_table
-from tools.services.instance import ROOT, Instance, exclusive, sweep
-from tools.services.mariadb import MariaDb
+from tests.support.followers import Replica, alone, second_mariadb
 
 NewSource = Callable[..., SqlAlchemySource]
 
 
-class SecondMariaDb(MariaDb):
-    """MariaDB with a number of its own."""
-
-    name = "second-mariadb"
-
-    def command(self) -> list[str]:
-        return [*super().command(), "--server-id=2", "--replicate-wild-do-table=test\\_%.%", "--slave-skip-errors=1008"]
-
-
 @pytest.fixture(scope="module")
-def second_server(mariadb_url: str) -> Iterator[URL]:
-    with exclusive():
-        sweep()
-        instance = Instance(ROOT / f"replica-{os.getpid()}")
-        instance.claim()
-    try:
-        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # it outlives the call that starts it
-            server, _ = instance.start_one(SecondMariaDb)
-        yield make_url(server.settings()["AZFDB_TEST_MARIADB_URL"])
-    finally:
-        instance.stop()
-
-
-@contextmanager
-def alone(url: URL) -> Iterator[Connection]:
-    """Lend a connection outside of transactions."""
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
+def second_server() -> Iterator[URL]:
+    with second_mariadb() as url:
+        yield url
 
 
 @pytest.fixture
-def following(second_server: URL, mariadb_url: str) -> Iterator[Connection]:
+def follower(second_server: URL, mariadb_url: str) -> Iterator[Replica]:
     """The second server as a replica of the first, from now on."""
-    primary = make_url(mariadb_url)
-    with alone(primary) as there, alone(second_server) as here:
-        file, position, *_ = there.execute(text("SHOW MASTER STATUS")).one()
-        here.exec_driver_sql(
-            f"CHANGE MASTER TO MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, "
-            f"MASTER_USER = '{primary.username}', MASTER_PASSWORD = '{primary.password}', "
-            f"MASTER_LOG_FILE = '{file}', MASTER_LOG_POS = {position}, MASTER_CONNECT_RETRY = 1"
-        )
-        here.exec_driver_sql("START SLAVE")
-        try:
-            yield here
-        finally:
-            promote(here)
-
-
-def promote(connection: Connection) -> None:
-    connection.exec_driver_sql("STOP SLAVE")
-    connection.exec_driver_sql("RESET SLAVE ALL")
-    connection.exec_driver_sql("SET GLOBAL read_only = OFF")
+    replica = Replica(make_url(mariadb_url), second_server)
+    replica.follow()
+    yield replica
+    replica.promote()
 
 
 @pytest.fixture
-def primary(following: Connection, request: pytest.FixtureRequest) -> Iterator[Engine]:
+def following(follower: Replica) -> Iterator[Connection]:
+    """A connection to the replica."""
+    with alone(follower.here) as connection:
+        yield connection
+
+
+@pytest.fixture
+def primary(follower: Replica, request: pytest.FixtureRequest) -> Iterator[Engine]:
     url = str(request.getfixturevalue("mariadb_database"))
     create_table(url)
     engine = create_engine(url)
@@ -184,7 +146,7 @@ def test_a_replica_that_stands_still_is_a_replica(
 
 
 def test_it_is_noticed_when_a_replica_is_promoted(
-    primary: Engine, replica: Engine, following: Connection, new_source: NewSource
+    primary: Engine, replica: Engine, follower: Replica, new_source: NewSource
 ) -> None:
     until_replicated(replica)
     with primary.begin() as connection:
@@ -193,7 +155,7 @@ def test_it_is_noticed_when_a_replica_is_promoted(
     poll = Poll(new_source(horizon_wait_seconds=0.5))
     assert poll() == [row]
     assert poll.source.late_commit_grade() == "none"
-    promote(following)
+    follower.promote()
     until_graded(poll.source, "exact")
     with replica.connect() as early, replica.connect() as late:
         first, second = insert(early), insert(late)
@@ -220,10 +182,15 @@ def test_a_primary_that_becomes_a_replica_is_no_longer_exact(
 
 
 def test_a_server_that_is_read_only_is_not_called_exact(
-    following: Connection, primary: Engine, replica: Engine, new_source: NewSource, caplog: pytest.LogCaptureFixture
+    follower: Replica,
+    following: Connection,
+    primary: Engine,
+    replica: Engine,
+    new_source: NewSource,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     until_replicated(replica)
-    promote(following)
+    follower.promote()
     source = new_source()
     assert source.late_commit_grade() == "exact"
     following.exec_driver_sql("SET GLOBAL read_only = ON")

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from azure_functions_db import DbConfig, SqlAlchemySource
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
 
 CHANGES: dict[str, tuple[str, str, str, Callable[[int], str]]] = {
     "more digits": ("numeric(10, 2)", "1", "numeric(12, 4)", lambda n: f"100 + {n} / 10000.0"),
@@ -45,7 +45,7 @@ class Reader:
 
     def __init__(self, source: SqlAlchemySource) -> None:
         self._source = source
-        self._checkpoint: Checkpoint = {}
+        self._checkpoint: CheckpointJson = {}
 
     def read(self, most: int) -> list[int]:
         found = list[int]()

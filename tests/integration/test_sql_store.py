@@ -23,7 +23,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.core.ports import TransactionalStateStore
 from azure_functions_db.sql.transactions import ambient_connection
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
@@ -78,17 +78,17 @@ class TestTheTable:
         with engine.begin() as connection:
             connection.execute(text(store.ddl()))
         engine.dispose()
-        store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
         assert store.load_checkpoint(POLLER) == FIRST
 
     def test_that_counted_its_versions_goes_on(self, store: SqlStateStore, engine: Engine) -> None:
-        store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
         with engine.begin() as connection:
             connection.execute(text("UPDATE azfdb_state SET version = 7"))
         lease_id = store.acquire_lease(POLLER, 60)
         with engine.begin() as older_instance:
             older_instance.execute(text("UPDATE azfdb_state SET version = version + 1"))
-        store.commit_and_release(POLLER, SECOND, lease_id)
+        store._lease(POLLER, lease_id).commit(SECOND, release=True)
         assert store.load_checkpoint(POLLER) == SECOND
 
     def test_is_named_as_wished(self, database_url: str, provider: EngineProvider) -> None:
@@ -100,7 +100,7 @@ class TestTheTable:
 
     def test_holds_large_documents(self, store: SqlStateStore) -> None:
         large = {"cursor": ["x" * 300_000]}
-        store.commit_and_release(POLLER, large, store.acquire_lease(POLLER, 60))
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(large, release=True)
         assert store.load_checkpoint(POLLER) == large
 
     def test_in_a_schema_of_its_own(self, postgres_database: str, provider: EngineProvider) -> None:
@@ -150,7 +150,7 @@ class TestATransaction:
             store.commit_checkpoint(POLLER, FIRST, lease_id)
         with store.transaction():
             write(engine, 2)
-            store.commit_and_release(POLLER, SECOND, lease_id)
+            store._lease(POLLER, lease_id).commit(SECOND, release=True)
         assert (written(engine), store.load_checkpoint(POLLER)) == ([1, 2], SECOND)
 
     def test_that_fails_keeps_neither(self, store: SqlStateStore, engine: Engine) -> None:
@@ -163,13 +163,13 @@ class TestATransaction:
         assert (written(engine), store.load_checkpoint(POLLER)) == ([], FIRST)
         with store.transaction():
             write(engine, 1)
-            store.commit_and_release(POLLER, SECOND, lease_id)
+            store._lease(POLLER, lease_id).commit(SECOND, release=True)
         assert (written(engine), store.load_checkpoint(POLLER)) == ([1], SECOND)
 
     def test_of_a_release_that_fails_leaves_the_lease_usable(self, store: SqlStateStore, engine: Engine) -> None:
         lease_id = store.acquire_lease(POLLER, 60)
         with pytest.raises(ZeroDivisionError), store.transaction():
-            store.commit_and_release(POLLER, FIRST, lease_id)
+            store._lease(POLLER, lease_id).commit(FIRST, release=True)
             raise ZeroDivisionError
         store.renew_lease(POLLER, lease_id, 60)
         store.release_lease(POLLER, lease_id)
@@ -183,7 +183,7 @@ class TestATransaction:
         lease_id = store.acquire_lease(POLLER, 60)
         clock.advance(100)
         taker = SqlStateStore(url=database_url, engine_provider=provider, clock=clock)
-        taker.commit_and_release(POLLER, SECOND, taker.acquire_lease(POLLER, 60))
+        taker._lease(POLLER, taker.acquire_lease(POLLER, 60)).commit(SECOND, release=True)
         with pytest.raises(LostLeaseError), store.transaction():
             write(engine, 1)
             store.commit_checkpoint(POLLER, FIRST, lease_id)
@@ -202,7 +202,7 @@ class TestATransaction:
         with pytest.raises(LostLeaseError), store.transaction() as connection:
             write(engine, 1)
             connection.execute(text("SELECT count(*) FROM azfdb_state"))  # fixes a snapshot where there is one
-            taker.commit_and_release(POLLER, SECOND, taker.acquire_lease(POLLER, 60))
+            taker._lease(POLLER, taker.acquire_lease(POLLER, 60)).commit(SECOND, release=True)
             store.commit_checkpoint(POLLER, FIRST, lease_id)
         assert (written(engine), taker.load_checkpoint(POLLER)) == ([], SECOND)
 
@@ -215,7 +215,7 @@ class TestATransaction:
             raise ZeroDivisionError
         assert expiry(store) > before
         with store.transaction():
-            store.commit_and_release(POLLER, FIRST, lease_id)
+            store._lease(POLLER, lease_id).commit(FIRST, release=True)
         assert store.load_checkpoint(POLLER) == FIRST
 
     def test_that_has_written_lets_no_heartbeat_wait(self, store: SqlStateStore, engine: Engine) -> None:

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from azure_functions_db import EngineProvider, SqlAlchemySource
-from tests.integration.standby import catch_up, promote, standby_of
 from tests.integration.traffic import create_table
+from tests.support.followers import Standby, standby_of
 
 
 @pytest.fixture
@@ -23,9 +23,14 @@ def primary(postgres_database: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def url(primary: Engine, postgres_database: str) -> Iterator[str]:
-    with standby_of(postgres_database) as url:
-        yield url
+def follower(primary: Engine, postgres_database: str) -> Iterator[Standby]:
+    with standby_of(postgres_database) as follower:
+        yield follower
+
+
+@pytest.fixture
+def url(follower: Standby) -> str:
+    return follower.url
 
 
 @pytest.fixture
@@ -59,11 +64,11 @@ def ids(source: SqlAlchemySource, checkpoint: dict[str, Any]) -> list[int]:
 
 
 def test_a_standby_is_read_at_the_distance_that_was_asked_for(
-    primary: Engine, standby: Engine, url: str, provider: EngineProvider, caplog: pytest.LogCaptureFixture
+    primary: Engine, follower: Standby, url: str, provider: EngineProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     insert(primary, "now() - interval '2 hours'")
     insert(primary)
-    catch_up(primary, standby)
+    follower.catch_up()
     settled, plain = source_on(url, provider, settle_seconds=3600), source_on(url, provider)
     assert (settled.late_commit_grade(), plain.late_commit_grade()) == ("settled", "none")
     assert ids(settled, {}) == [1]
@@ -75,16 +80,21 @@ def test_a_standby_is_read_at_the_distance_that_was_asked_for(
 
 
 def test_a_standby_that_is_promoted_is_watched_again(
-    primary: Engine, standby: Engine, url: str, provider: EngineProvider, caplog: pytest.LogCaptureFixture
+    primary: Engine,
+    follower: Standby,
+    standby: Engine,
+    url: str,
+    provider: EngineProvider,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     insert(primary)
-    catch_up(primary, standby)
+    follower.catch_up()
     source, checkpoint = source_on(url, provider), dict[str, Any]()
     with caplog.at_level(logging.WARNING):
         assert ids(source, checkpoint) == [1]
         assert ids(source, checkpoint) == []
         assert source.late_commit_grade() == "none"
-        promote(url)
+        follower.promote()
         with standby.connect() as early:
             early.execute(text("INSERT INTO changes (version, stamp) VALUES (1, now())"))
             insert(standby)

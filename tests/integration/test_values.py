@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import MetaData, Table, create_engine, exc, select, text
 
 from azure_functions_db import EngineProvider, SqlAlchemySource
-from azure_functions_db.core.types import Checkpoint
+from azure_functions_db.core.types import CheckpointJson
 
 PREPARED = {
     "postgres": [
@@ -77,7 +77,7 @@ def as_the_source_gives_them(url: str, engines: EngineProvider, table: str, coun
     source = SqlAlchemySource(
         url=url, table=table, cursor_column="id", pk_columns=["id"], in_flight="ignore", engine_provider=engines
     )
-    checkpoint, records = Checkpoint(), list[dict[str, Any]]()
+    checkpoint, records = CheckpointJson(), list[dict[str, Any]]()
     for _ in range(count):
         result = source.fetch_changes(checkpoint, 1)
         checkpoint = result.next_checkpoint

@@ -381,26 +381,54 @@ def create_table(url: str) -> None:
     engine.dispose()
 
 
-class Traffic:
-    """Four writers and a coordinator on one table, and the pollers that watch it."""
+class Incident(Worker):
+    """Something that goes wrong by a plan, over and over, amid the traffic."""
 
-    def __init__(self, url: str, sources: Sequence[tuple[str, Callable[[], SqlAlchemySource]]]) -> None:
+    def __init__(self, until: threading.Event) -> None:
+        super().__init__(until, 0)
+        self.name = type(self).__name__
+        self.staged = 0
+        self.faults: list[str] = []
+        """What should not have happened."""
+
+    def work(self) -> None:
+        while not self._until.is_set():
+            self.stage()
+            self.staged += 1
+            self.pause()
+
+    def stage(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Do what is done once, after everybody has written."""
+
+
+class Traffic:
+    """Four writers and a coordinator on one table, the pollers that watch it, and incidents among them."""
+
+    def __init__(
+        self,
+        url: str,
+        sources: Sequence[tuple[str, Callable[[], SqlAlchemySource]]],
+        incidents: Sequence[Callable[[threading.Event], Incident]] = (),
+    ) -> None:
         self._writing_over, self._polling_over = threading.Event(), threading.Event()
         self.coordinator = Coordinator(url, self._writing_over)
         self.writers = [WeatherWriter(url, seed, self._writing_over) for seed in range(4)]
         self.pollers = [Poller(cursor, new_source, self._polling_over) for cursor, new_source in sources]
+        self.incidents = [new_incident(self._writing_over) for new_incident in incidents]
         self.committed: dict[int, int] = {}
 
-    def run(self, seconds: float, patience: float) -> None:
+    def run(self, seconds: float, patience: float, enough: Callable[[], bool] = lambda: False) -> None:
         """Let all run for a while; then let the pollers catch up, as long as they get on within the patience."""
-        workers: list[Worker] = [*self.pollers, self.coordinator, *self.writers]
+        workers: list[Worker] = [*self.pollers, self.coordinator, *self.writers, *self.incidents]
         for worker in workers:
             worker.start()
-        time.sleep(seconds)
-        self._writing_over.set()
-        for writer in self.writers:
-            writer.join(60)
-            self.committed |= writer.committed
+        over = time.monotonic() + seconds
+        while time.monotonic() < over and not enough() and not any(worker.failure for worker in workers):
+            time.sleep(0.1)
+        self._end_writing()
         self._catch_up(patience)
         self._polling_over.set()
         for worker in workers:
@@ -412,10 +440,26 @@ class Traffic:
         """How many rows each kind of poller did not get in their newest version; shares of one kind count together."""
         return {cursor: len(self._lost_by(cursor)) for cursor in dict.fromkeys(each.cursor for each in self.pollers)}
 
+    def faults(self) -> list[str]:
+        """All that should not have happened."""
+        lost = [f"{cursor}: {count} rows are lost" for cursor, count in self.lost().items() if count]
+        return lost + [f"{incident.name}: {fault}" for incident in self.incidents for fault in incident.faults]
+
     def report(self) -> str:
         fetches = sum(poller.fetches for poller in self.pollers)
         lost = ", ".join(f"{cursor} {count}" for cursor, count in self.lost().items())
-        return f"{len(self.committed)} rows, {fetches} fetches; lost: {lost}"
+        staged = ", ".join(f"{one.name} {len(one.faults)} of {one.staged}" for one in self.incidents)
+        return f"{len(self.committed)} rows, {fetches} fetches; lost: {lost}; faults: {staged}"
+
+    def _end_writing(self) -> None:
+        self._writing_over.set()
+        for worker in (*self.writers, *self.incidents):
+            worker.join(120)
+        for writer in self.writers:
+            self.committed |= writer.committed
+        for incident in self.incidents:
+            if incident.failure is None:
+                incident.finish()
 
     def _lost_by(self, cursor: str) -> list[int]:
         given = [poller.seen for poller in self.pollers if poller.cursor == cursor]

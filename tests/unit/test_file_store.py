@@ -53,7 +53,7 @@ ROW = QuarantinedRow(
 
 def test_a_document_is_a_file_that_people_can_read(tmp_path: Path) -> None:
     store = FileStateStore(tmp_path / "not" / "there", app_name="my app")
-    store.commit_and_release("ord/ers", {"cursor": [1]}, store.acquire_lease("ord/ers", 60))
+    store._lease("ord/ers", store.acquire_lease("ord/ers", 60)).commit({"cursor": [1]}, release=True)
     written = json.loads((tmp_path / "not" / "there" / "my%20app" / "ord%2Fers.json").read_text())
     assert written["checkpoint"] == {"cursor": [1]}
 
@@ -119,7 +119,7 @@ def test_what_is_made_is_its_owners_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = FileStateStore(tmp_path / "a" / "state", app_name="app")
-        store.commit_and_release(POLLER, {"cursor": [1]}, store.acquire_lease(POLLER, 60))
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit({"cursor": [1]}, release=True)
         FileQuarantine(tmp_path / "b" / "quarantine").put([ROW])
     finally:
         os.umask(before)
@@ -218,7 +218,7 @@ def test_a_process_that_was_stopped_with_the_lock_in_hand_ends_the_waiting_when_
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     store = FileStateStore(tmp_path, app_name="app")
-    store.commit_and_release(POLLER, {"cursor": [1]}, store.acquire_lease(POLLER, 60))
+    store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit({"cursor": [1]}, release=True)
     file = tmp_path / "app" / "orders.json"
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises(StateStoreError, match="cut short"):

@@ -28,7 +28,7 @@ from azure_functions_db.state.document import (
     released,
     salvaged,
 )
-from azure_functions_db.trigger.batch import failed_attempts, rows_per_second
+from azure_functions_db.trigger.batch import Checkpoint
 
 T = TypeVar("T")
 NOW = dt.datetime(2026, 4, 7, 12, tzinfo=dt.UTC)
@@ -105,8 +105,9 @@ def use(document: Document) -> None:
     is_free(document, NOW)
     is_abandoned(document)
     lease_conflict(document)
-    failed_attempts(document.checkpoint)
-    rows_per_second(document.checkpoint, STAMP, 5)
+    checkpoint = Checkpoint.of(document.checkpoint)
+    assert checkpoint.failed_attempts >= 0
+    checkpoint.after(Checkpoint(), "batch", dt.datetime.fromisoformat(STAMP), 5)
     if document.lease is not None:
         is_held(document, lease_id_of(document.lease), NOW)
         released(document, lease_id_of(document.lease), NOW)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from azure_functions_db.core.errors import LeaseConflictError, LostLeaseError
-from azure_functions_db.testing.clock import FakeClock
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
 INSTANCES = 3
@@ -57,7 +57,7 @@ class Instances(RuleBasedStateMachine):
         store, free = self.stores[who], self.is_free_for(who)
         self.plan(who, answer)
         try:
-            lease_id = store.take_lease(store.look(POLLER), ttl) if looks else store.acquire_lease(POLLER, ttl)
+            lease_id = store.take(store.look(POLLER), ttl).lease_id if looks else store.acquire_lease(POLLER, ttl)
         except LeaseConflictError:
             assert not free, "a free lease was refused"
             return
@@ -74,9 +74,8 @@ class Instances(RuleBasedStateMachine):
             return
         store, lease_id, alive = self.stores[who], self.beliefs[who].lease_id, self.is_alive(who)
         self.plan(who, answer)
-        write = store.commit_and_release if ends else store.commit_checkpoint
         try:
-            write(POLLER, {"cursor": [self.position + 1]}, lease_id)
+            store._lease(POLLER, lease_id).commit({"cursor": [self.position + 1]}, release=ends)
         except LostLeaseError:
             assert not alive, "a holder was refused"
             self.forget(who)

@@ -18,8 +18,9 @@ from azure_functions_db import (
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import document_name
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.state.store import DocumentLease, DocumentStateStore
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
@@ -55,9 +56,9 @@ def test_storage_is_asked_as_rarely_as_can_be() -> None:
     assert calls_of(store) == {"replace": 2}
     store.release_lease(POLLER, lease_id)
     assert calls_of(store) == {"replace": 1}
-    lease_id = store.take_lease(store.look(POLLER), 60)
+    lease_id = store.take(store.look(POLLER), 60).lease_id
     assert calls_of(store) == {"read": 1, "replace": 1}
-    store.commit_and_release(POLLER, SECOND, lease_id)
+    store._lease(POLLER, lease_id).commit(SECOND, release=True)
     assert calls_of(store) == {"replace": 1}
 
 
@@ -67,7 +68,7 @@ class TestALostAnswer:
         store = FaultyStateStore()
         store.faults.plan("create", fault)
         lease_id = store.acquire_lease(POLLER, 60)
-        store.commit_and_release(POLLER, FIRST, lease_id)
+        store._lease(POLLER, lease_id).commit(FIRST, release=True)
         store.faults.plan("replace", fault)
         lease_id = store.acquire_lease(POLLER, 60)
         assert lease_id.endswith(":2")
@@ -78,7 +79,7 @@ class TestALostAnswer:
         lease_id = store.acquire_lease(POLLER, 60)
         store.faults.plan("replace", fault, fault)
         store.commit_checkpoint(POLLER, FIRST, lease_id)
-        store.commit_and_release(POLLER, SECOND, lease_id)
+        store._lease(POLLER, lease_id).commit(SECOND, release=True)
         assert store.load_checkpoint(POLLER) == SECOND
 
     def test_the_lease_is_renewed_and_released_all_the_same(self, fault: Fault) -> None:
@@ -106,7 +107,7 @@ class TestSilence:
         state = store.look(POLLER)
         store.faults.plan("read", Fault.UNREACHABLE)
         with pytest.raises(StateStoreError, match="did not answer"):
-            store.take_lease(state, 60)
+            store.take(state, 60)
         with pytest.raises(LeaseConflictError):
             FaultyStateStore(shared_with=store).acquire_lease(POLLER, 60)
         assert store.acquire_lease(POLLER, 60).endswith(":2")
@@ -162,7 +163,7 @@ class TestAVanishedDocument:
 
     def test_is_no_silent_restart(self) -> None:
         store = FaultyStateStore()
-        store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
         vanish(store)
         with pytest.raises(StateStoreError, match="has vanished"):
             store.acquire_lease(POLLER, 60)
@@ -267,7 +268,7 @@ def test_an_impossible_name_is_refused(name: str) -> None:
 
 def test_a_whole_saved_document_brings_its_fingerprint(tmp_path: Path) -> None:
     store = MemoryStateStore(source_fingerprint="sha256:a")
-    store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+    store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
     saved = tmp_path / "saved.json"
     saved.write_text(json.dumps(store.inspect(POLLER)))
     store.reset_to_beginning(POLLER)
@@ -278,7 +279,7 @@ def test_a_whole_saved_document_brings_its_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": 99, "poller_name": "orders"}', '{"cursor": '])
 def test_a_file_without_a_checkpoint_resets_nothing(tmp_path: Path, content: str) -> None:
     store = MemoryStateStore()
-    store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+    store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
     file = tmp_path / "saved.json"
     file.write_text(content)
     with pytest.raises((ConfigurationError, StateStoreError)):
@@ -300,13 +301,13 @@ def test_acts_on_an_unknown_poller_are_refused() -> None:
 def test_a_reset_changes_no_document_that_changed_meanwhile() -> None:
     clock = FakeClock()
     store = FaultyStateStore(clock=clock)
-    store.commit_and_release(POLLER, FIRST, store.acquire_lease(POLLER, 60))
+    store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
     quick = FaultyStateStore(shared_with=store, clock=clock)
     replace = store._memory.replace
 
     def interrupted(*arguments: object) -> object:
         store._memory.replace = replace  # type: ignore[method-assign]
-        quick.commit_and_release(POLLER, SECOND, quick.acquire_lease(POLLER, 60))
+        quick._lease(POLLER, quick.acquire_lease(POLLER, 60)).commit(SECOND, release=True)
         return replace(*arguments)  # type: ignore[arg-type]
 
     store._memory.replace = interrupted  # type: ignore[method-assign, assignment]
@@ -325,7 +326,7 @@ def test_a_dry_run_shows_what_an_act_would_do_and_does_not_do_it() -> None:
     assert change.before is not None
     assert (change.before["checkpoint"], change.after["checkpoint"]) == (FIRST, {})
     assert store.dry_run().poller_names() == [POLLER]
-    store.commit_and_release(POLLER, SECOND, lease_id)
+    store._lease(POLLER, lease_id).commit(SECOND, release=True)
 
 
 def test_what_an_operator_does_with_a_change_stays_with_the_operator() -> None:
@@ -338,10 +339,16 @@ def test_memory_has_no_clock_of_its_own() -> None:
     assert MemoryStateStore().storage_time() is None
 
 
+def taken(store: DocumentStateStore) -> DocumentLease:
+    lease = store.take(store.look(POLLER), 60)
+    assert isinstance(lease, DocumentLease)
+    return lease
+
+
 class TestAHeldLease:
     def test_commits_renews_and_is_given_back_without_its_id(self) -> None:
         store = FaultyStateStore()
-        lease = store.take(store.look(POLLER), 60)
+        lease = taken(store)
         calls_of(store)
         lease.commit(FIRST)
         lease.renew(60)
@@ -354,7 +361,7 @@ class TestAHeldLease:
 
     def test_is_the_one_that_its_id_names(self) -> None:
         store = FaultyStateStore()
-        lease = store.take(store.look(POLLER), 60)
+        lease = taken(store)
         store.commit_checkpoint(POLLER, FIRST, lease.lease_id)
         assert lease.checkpoint() == FIRST
         store.release_lease(POLLER, lease.lease_id)
@@ -365,9 +372,9 @@ class TestAHeldLease:
     def test_does_nothing_to_the_next_one(self) -> None:
         clock = FakeClock()
         store = MemoryStateStore(clock=clock)
-        late = store.take(store.look(POLLER), 60)
+        late = taken(store)
         clock.advance(120)
-        lease = store.take(store.look(POLLER), 60)
+        lease = taken(store)
         with pytest.raises(LostLeaseError):
             late.commit(FIRST)
         with pytest.raises(LostLeaseError):
@@ -379,7 +386,7 @@ class TestAHeldLease:
     def test_that_was_lost_by_the_clock_vouches_for_no_checkpoint(self) -> None:
         clock = FakeClock()
         store = MemoryStateStore(clock=clock)
-        lease = store.take(store.look(POLLER), 60)
+        lease = taken(store)
         lease.commit(FIRST)
         clock.advance(56)
         assert lease.checkpoint() is None

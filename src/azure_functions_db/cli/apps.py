@@ -13,8 +13,7 @@ from typing import Any, TextIO
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.operations.apps import App, app_of, registers_in
-from azure_functions_db.operations.pollers import Pollers
+from azure_functions_db.operations.pollers import App, Pollers, app_of, registers_in
 from azure_functions_db.operations.stores import sink_at, store_at
 
 _SCRIPT = "function_app.py"

@@ -42,7 +42,7 @@ def backfill(
     """
     from azure_functions_db.azure.storage import hurried
     from azure_functions_db.cli.apps import pollers_of, printed_aside
-    from azure_functions_db.cli.output import Announcement, complain, show
+    from azure_functions_db.cli.drawing import Announcement, complain, show
     from azure_functions_db.operations.backfill import backfill_of
 
     backfill = backfill_of(pollers_of(app), name, new, from_, to)
@@ -69,7 +69,7 @@ def progress(name: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], 
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from azure_functions_db.cli.output import console
+    from azure_functions_db.cli.drawing import console
 
     columns = (
         TextColumn("{task.description}", markup=False),

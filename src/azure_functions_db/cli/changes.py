@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from azure_functions_db.cli.drawing import NONE, flat, grid, shown, stacked, text
-from azure_functions_db.cli.output import show
+from azure_functions_db.cli.drawing import NONE, flat, grid, show, shown, stacked, text
 from azure_functions_db.core.errors import DbError
 
 if TYPE_CHECKING:

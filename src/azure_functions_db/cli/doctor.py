@@ -28,8 +28,8 @@ def doctor(
     Exit code 1 when there are errors.
     """
     from azure_functions_db.cli.apps import pollers_of
+    from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import show
     from azure_functions_db.operations.doctor import examine
 
     health = examine(pollers_of(app).chosen(name))

@@ -24,7 +24,7 @@ def export(
 ) -> None:
     """Write a poller's state document as JSON, in the form that `reset --to-checkpoint` reads."""
     from azure_functions_db.cli.apps import pollers_of
-    from azure_functions_db.cli.output import write_text
-    from azure_functions_db.operations.inspect import exported
+    from azure_functions_db.cli.drawing import write_text
+    from azure_functions_db.operations.status import exported
 
     write_text(exported(pollers_of(app, store, app_name).one(name)), output)

@@ -12,7 +12,7 @@ from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from azure_functions_db.operations.inspect import Inspection
+    from azure_functions_db.operations.status import Inspection
 
 
 def inspect(
@@ -24,9 +24,9 @@ def inspect(
 ) -> None:
     """Show a poller's state document, also one that makes no sense (exit code 1)."""
     from azure_functions_db.cli.apps import pollers_of
+    from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import show
-    from azure_functions_db.operations.inspect import inspect
+    from azure_functions_db.operations.status import inspect
 
     inspection = inspect(pollers_of(app, store, app_name).one(name))
     show(inspection, _screen, as_json=as_json)

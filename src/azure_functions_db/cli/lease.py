@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from azure_functions_db.cli.commands import PLAIN
 from azure_functions_db.cli.options import (
     BACKUPS,
+    PLAIN,
     AppName,
     AppPlace,
     AsJson,

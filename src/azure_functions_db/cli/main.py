@@ -10,9 +10,9 @@ except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
 from azure_functions_db.azure.storage import hurried
-from azure_functions_db.cli.commands import PLAIN, Commands
+from azure_functions_db.cli.drawing import complain
 from azure_functions_db.cli.exits import Exit, exit_of
-from azure_functions_db.cli.output import complain
+from azure_functions_db.cli.options import PLAIN, Commands
 from azure_functions_db.core.errors import DbError
 
 app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)

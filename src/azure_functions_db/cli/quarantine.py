@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from azure_functions_db.cli.commands import PLAIN
 from azure_functions_db.cli.drawing import grid, indented, pairs, stacked, text, tree, value
-from azure_functions_db.cli.options import BACKUPS, AppPlace, AsJson, BackupFolder, Yes, poller_names
+from azure_functions_db.cli.options import BACKUPS, PLAIN, AppPlace, AsJson, BackupFolder, Yes, poller_names
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,7 +69,7 @@ def list_(
     poller: Poller = None, error: Error = None, app: AppPlace = None, sink: Sink = None, as_json: AsJson = False
 ) -> None:
     """List quarantined rows, oldest first."""
-    from azure_functions_db.cli.output import show
+    from azure_functions_db.cli.drawing import show
 
     show(EntryList([entry.row for entry in _selected(app, sink, poller, (), error)]), _list_screen, as_json=as_json)
 
@@ -84,7 +83,7 @@ def show_(
     as_json: AsJson = False,
 ) -> None:
     """Show one quarantined row: its error, its attempts and the event."""
-    from azure_functions_db.cli.output import show
+    from azure_functions_db.cli.drawing import show
 
     entry = _only(_selected(app, sink, poller, (event_id,), None), event_id)
     show(EntryDetail(entry.row), _detail_screen, as_json=as_json)
@@ -104,8 +103,8 @@ def replay_(
     Exit code 1 when a row failed again.
     """
     from azure_functions_db.cli.apps import printed_aside
+    from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import show
     from azure_functions_db.operations.quarantine import replay
 
     _check_some(ids, all_=all_)
@@ -130,7 +129,7 @@ def drop_(
 ) -> None:
     """Forget rows for good; they are shown first, have to be confirmed, and are kept in a file."""
     from azure_functions_db.cli.changes import confirm
-    from azure_functions_db.cli.output import show
+    from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.quarantine import drop
 
     _check_some(ids, all_=all_)

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     import logging
 
-    from azure_functions_db.operations.apps import App
+    from azure_functions_db.operations.pollers import App
     from azure_functions_db.operations.run import Scheduler
 
 

@@ -50,8 +50,8 @@ def status(
     Exit code 1 when a poller has a problem.
     """
     from azure_functions_db.cli.apps import pollers_of
+    from azure_functions_db.cli.drawing import show, show_live
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import show, show_live
 
     pollers = pollers_of(app, store, app_name, quarantine)
     if watch:

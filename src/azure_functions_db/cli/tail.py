@@ -30,7 +30,7 @@ def tail(
 ) -> None:
     """Show what the next tick would deliver; a dry run that changes nothing and calls no handler."""
     from azure_functions_db.cli.apps import pollers_of
-    from azure_functions_db.cli.output import show
+    from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.tail import tail
 
     show(tail(pollers_of(app, store, app_name).one(name), limit), _screen, as_json=as_json)

@@ -38,8 +38,8 @@ def verify(
     Exit code 1 when rows are missing and were not replayed.
     """
     from azure_functions_db.cli.apps import pollers_of, printed_aside
+    from azure_functions_db.cli.drawing import Announcement, show
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.cli.output import Announcement, show
     from azure_functions_db.operations.verify import ledger_of, verify
 
     poller = pollers_of(app).one(name)

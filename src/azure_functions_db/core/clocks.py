@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 
 from azure_functions_db.core.types import Finding
 
@@ -10,9 +11,13 @@ from azure_functions_db.core.types import Finding
 _TOLERANCE = 5.0
 
 
-def utc_now() -> dt.datetime:
-    """Return the time by the machine's clock."""
-    return dt.datetime.now(dt.UTC)
+utc_now = partial(dt.datetime.now, dt.UTC)
+"""The time by the machine's clock."""
+
+
+def lease_margin(ttl_seconds: float) -> float:
+    """Return how far clocks may differ: so long before the expiry a holder stops, so long after it a taker waits."""
+    return min(5.0, ttl_seconds / 4)
 
 
 def clock_finding(check: str, there: dt.datetime | None, here: dt.datetime | None = None) -> Finding:

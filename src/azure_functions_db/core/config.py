@@ -95,8 +95,11 @@ class DbConfig:
     credential: TokenCredential | Literal["default"] | None = None
     idle_check_seconds: float = 30.0
     allow_unverified_tls: bool = False
+    is_literal: bool = field(init=False, repr=False, compare=False)
+    """Whether there is no ``%NAME%`` in it to replace."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_literal", "%" not in str(self.connection_url) and not self.connect_args)
         if not _looks_like_url(self.connection_url):
             raise ConfigurationError("connection_url must be a URL such as postgresql+psycopg://user@host/name")
         if "connect_args" in self.engine_kwargs:
@@ -111,7 +114,7 @@ class DbConfig:
 
     def resolved(self) -> DbConfig:
         """Return this configuration with every ``%NAME%`` replaced."""
-        if "%" not in self.connection_url and not self.connect_args:
+        if self.is_literal:
             return self
         return replace(
             self,
@@ -120,7 +123,7 @@ class DbConfig:
         )
 
     def __repr__(self) -> str:
-        shown = {f.name: masked_value(f.name, getattr(self, f.name)) for f in fields(self)}
+        shown = {f.name: masked_value(f.name, getattr(self, f.name)) for f in fields(self) if f.repr}
         shown["connection_url"] = masked_url(self.connection_url)
         return f"DbConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 

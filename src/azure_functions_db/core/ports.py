@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import (
         AdapterCapability,
         Backlog,
-        Checkpoint,
+        CheckpointJson,
         CursorValue,
         FetchResult,
         Finding,
         PollerState,
+        Position,
         QuarantinedRow,
         RawRecord,
         SourceDescriptor,
@@ -43,17 +44,18 @@ class SourceAdapter(Protocol):
         """Return at most ``batch_size`` records after ``cursor``, in order; None is the start."""
 
 
+@runtime_checkable
 class ChangeReader(Protocol):
     """One reading of a source, from `ChangeSource.open` to `close`: whatever belongs to it alone lives here."""
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: Position, limit: int) -> FetchResult:
         """Return at most ``limit`` records after ``checkpoint`` and the checkpoint after them.
 
         An empty checkpoint is the start. Calling twice with the same checkpoint must be safe:
         nothing is consumed until `acknowledge`.
         """
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: Position) -> None:
         """Learn that ``checkpoint`` is committed; only now may what lies before it be let go.
 
         Where it fails it is called again with the same checkpoint in the next tick that has the lease.
@@ -94,18 +96,43 @@ class ChangeSource(Protocol):
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: Position, limit: int) -> FetchResult:
         """Read as `ChangeReader.fetch_changes` does; a source with readers may do it by one of its own."""
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: Position) -> None:
         """Learn of a commit as `ChangeReader.acknowledge` does."""
+
+
+@runtime_checkable
+class NamesColumns(Protocol):
+    """A source of rows that have a cursor and a key."""
+
+    cursor_column: str
+    pk_columns: Sequence[str]
+
+
+@runtime_checkable
+class TellsOperations(NamesColumns, Protocol):
+    """A source whose rows tell what was done to them: an insert, an update, or a soft delete."""
+
+    created_column: str | None
+    """Equals the cursor as long as a row has not been updated."""
+    deleted_column: str | None
+    """Marks a row as deleted."""
+
+
+@runtime_checkable
+class NormalizesItself(Protocol):
+    """A source that knows how its records become events."""
+
+    normalizer: Any
 
 
 @runtime_checkable
 class CountsChanges(Protocol):
     """A source that can count what it would read."""
 
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+    def count_changes(self, checkpoint: Position, most: int | None = None) -> int:
         """Return how many rows follow a checkpoint; counting stops at ``most``."""
 
 
@@ -117,7 +144,7 @@ class CountsBacklog(Protocol):
     ask at any time.
     """
 
-    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+    def backlog(self, checkpoint: Position) -> Backlog:
         """Return how much waits behind the checkpoint."""
 
 
@@ -147,16 +174,13 @@ class ReadsRanges(Protocol):
     def ranged(self, start_at: CursorValue, end_at: CursorValue) -> ChangeSource:
         """Return the same source between two cursor values, both included; None is its own start."""
 
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+    def count_changes(self, checkpoint: Position, most: int | None = None) -> int:
         """Return how many rows follow a checkpoint; counting stops at ``most``."""
 
 
 @runtime_checkable
-class TypesValues(Protocol):
+class TypesValues(NamesColumns, Protocol):
     """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
-
-    cursor_column: str
-    pk_columns: Sequence[str]
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""
@@ -187,11 +211,38 @@ class StateStore(Protocol):
     def release_lease(self, poller_name: str, lease_id: str) -> None:
         """Free the lease at once; a lease already lost is no error."""
 
-    def load_checkpoint(self, poller_name: str) -> Checkpoint:
+    def load_checkpoint(self, poller_name: str) -> CheckpointJson:
         """Return the checkpoint, or an empty dict for a poller that has none yet."""
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+    def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
         """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
+
+
+class HeldLease(Protocol):
+    """A lease that was taken: it is renewed, committed under and given back."""
+
+    @property
+    def lease_id(self) -> str:
+        """What the five methods of its store know it by."""
+
+    def renew(self, ttl_seconds: float) -> None:
+        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+
+    def commit(self, checkpoint: CheckpointJson, *, release: bool = False) -> bool:
+        """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise.
+
+        With ``release`` the same write may give the lease back; tell whether it did.
+        """
+
+    def release(self) -> None:
+        """Free the lease at once."""
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open the transaction that the handler and the next commit share, where the store shares one.
+
+        It is ambient: every writer on the same engine joins it. Leaving it commits; an exception
+        rolls back, checkpoint and the handler's writes alike.
+        """
 
 
 @runtime_checkable
@@ -204,11 +255,8 @@ class LookingStateStore(StateStore, Protocol):
         `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
         """
 
-    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
+    def take(self, state: PollerState, ttl_seconds: float) -> HeldLease:
         """Take the lease if the state is still the one looked at; else `LeaseConflictError`."""
-
-    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        """Write the checkpoint and free the lease in one write."""
 
 
 @runtime_checkable
@@ -216,12 +264,7 @@ class TransactionalStateStore(LookingStateStore, Protocol):
     """A store in a SQL database whose commits can join the handler's own transaction."""
 
     def transaction(self) -> AbstractContextManager[object]:
-        """Open a transaction that this store and every writer on the same engine share.
-
-        It is ambient: valid for the current context (see `core.transactions`). Leaving it
-        commits; an exception rolls back, checkpoint and the handler's writes alike. A store that
-        has ``locks_out_others`` is asked with what this gives whether a lease needs no renewal meanwhile.
-        """
+        """Open a transaction that this store and every writer on the same engine share."""
 
 
 @runtime_checkable

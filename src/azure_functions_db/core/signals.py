@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import Checkpoint, Event, LeaseView, QuarantinedRow
+    from azure_functions_db.core.types import CheckpointJson, Event, LeaseView, QuarantinedRow
 
 
 class Stage(StrEnum):
@@ -108,7 +108,7 @@ class FetchedNothing(TickSignal):
     """There was no change to read."""
 
     fetch_duration_ms: float
-    checkpoint_before: Checkpoint
+    checkpoint_before: CheckpointJson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +143,8 @@ class BatchCommitted(TickSignal):
     batch_size: int
     fetched_count: int
     handled_count: int
-    checkpoint_before: Checkpoint
-    checkpoint_after: Checkpoint
+    checkpoint_before: CheckpointJson
+    checkpoint_after: CheckpointJson
     lease_owner: str
     fetch_duration_ms: float
     handler_duration_ms: float

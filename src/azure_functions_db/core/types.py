@@ -29,8 +29,11 @@ CursorPart = str | int | float | bool | dt.datetime | dt.date | dt.time | Decima
 CursorValue = CursorPart | tuple[CursorPart, ...]
 """A position: a cursor alone, or a cursor followed by its key values."""
 
-Checkpoint = dict[str, Any]
-"""The JSON form of a position with its metadata; an empty one means "from the start"."""
+Position = dict[str, Any]
+"""Where a source stands, in a JSON form that is its own; an empty one means "from the start"."""
+
+CheckpointJson = dict[str, Any]
+"""The JSON form of a checkpoint, as state stores keep it: a position with what the tick notes beside it."""
 
 
 class Event(Protocol):
@@ -160,7 +163,7 @@ class FetchResult:
     """
 
     records: Sequence[Any]
-    next_checkpoint: Checkpoint
+    next_checkpoint: Position
     more: bool | None = None
     revisions: Mapping[int, str] = field(default_factory=dict)
     undecodable: Mapping[int, Exception] = field(default_factory=dict)
@@ -182,6 +185,8 @@ class Backlog:
     """Whether counting stopped before the end."""
     lag_seconds: float | None = None
     """The age of the oldest change that waits; None where the source cannot tell."""
+    horizon: Horizon | None = None
+    """Who keeps what waits from being read, where somebody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +197,6 @@ class Finding:
     grade: Literal["ok", "note", "warning", "error"]
     text: str
     remedy: str | None = None
-
-
-def lease_margin(ttl_seconds: float) -> float:
-    """Return how far clocks may differ: so long before the expiry a holder stops, so long after it a taker waits."""
-    return min(5.0, ttl_seconds / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class PollerState:
     """A poller's state as it was read, with the version that a conditional write is held against."""
 
     poller_name: str
-    checkpoint: Checkpoint
+    checkpoint: CheckpointJson
     lease: LeaseView | None
     """The lease while somebody else holds it; None when it is free to take."""
     version: object = field(repr=False)

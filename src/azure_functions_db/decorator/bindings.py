@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.decorator.composition import with_injection, with_polling
+from azure_functions_db.decorator.composition import handler_name, with_injection, with_polling
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, target_of
-from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, selection_of
+from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, resolver_of, selection_of
 from azure_functions_db.decorator.out import OutputInjection, action_of
 from azure_functions_db.decorator.polling import Polling, pollers_of
-from azure_functions_db.decorator.resolvers import resolver_of
-from azure_functions_db.decorator.signature import handler_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

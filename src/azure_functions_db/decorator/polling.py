@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from azure_functions_db.decorator.injection import Kind
-    from azure_functions_db.decorator.resolvers import Resolver
+    from azure_functions_db.decorator.inputs import Resolver
     from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.poll import PollTrigger
 

@@ -13,8 +13,8 @@ from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, Source
 from azure_functions_db.core.types import Horizon, NullCursors
 from azure_functions_db.operations.handler import handler_of
 from azure_functions_db.operations.positions import check_ranges, cursor_from
+from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.poll import PollTrigger
-from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.signals import Signal
     from azure_functions_db.core.types import (
         AdapterCapability,
-        Checkpoint,
+        CheckpointJson,
         CursorPart,
         FetchResult,
         SourceDescriptor,
@@ -50,7 +50,7 @@ class CursorRange:
         return {"from": serialize_part(self.first), "to": serialize_part(self.last)}
 
     @classmethod
-    def noted_in(cls, checkpoint: Checkpoint) -> CursorRange | None:
+    def noted_in(cls, checkpoint: CheckpointJson) -> CursorRange | None:
         """Return the range that a backfill's checkpoint carries; None for any other checkpoint."""
         match checkpoint:
             case {"metadata": {"backfill": {"from": first, "to": last}}}:
@@ -59,7 +59,7 @@ class CursorRange:
                 return None
 
 
-def checkpoint_at(cursors: CursorRange) -> Checkpoint:
+def checkpoint_at(cursors: CursorRange) -> CheckpointJson:
     """Return the checkpoint of a backfill that is about to begin."""
     return {"metadata": {_NOTE: cursors.noted()}}
 
@@ -93,15 +93,15 @@ class RangeSource:
         capability: AdapterCapability = self._source.capability()
         return capability
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Read on within the range, as a reader for this once."""
         with reading(self) as reader:
             return reader.fetch_changes(checkpoint, limit)
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Tell the source nothing: what the live poller still needs is not let go."""
 
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+    def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many rows of the range are left; counting stops at ``most``."""
         return int(self._source.count_changes(checkpoint, most))
 
@@ -114,14 +114,14 @@ class RangeReader:
         self._note = note
         self.close = reader.close
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Read on within the range."""
         page = self._reader.fetch_changes(checkpoint, limit)
         metadata = {**(page.next_checkpoint.get("metadata") or {}), **self._note}
         facts = [fact for fact in page.facts if not isinstance(fact, NullCursors)]  # a range knows nothing of them
         return replace(page, next_checkpoint={**page.next_checkpoint, "metadata": metadata}, facts=facts)
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Tell the source nothing: what the live poller still needs is not let go."""
 
 
@@ -138,7 +138,7 @@ class BackfillReport:
 class Backfill:
     """A backfill that is ready to run, for the first time or once more; it listens to its own ticks."""
 
-    def __init__(self, live: Poller, name: str, cursors: CursorRange, checkpoint: Checkpoint) -> None:
+    def __init__(self, live: Poller, name: str, cursors: CursorRange, checkpoint: CheckpointJson) -> None:
         self._live = live
         self._name = name
         self._source = RangeSource(live.defined.settings.source, cursors)
@@ -302,6 +302,6 @@ def _live_cursor(live: Poller) -> CursorPart:
     return deserialize_position(written, source.pk_columns)[0]
 
 
-def is_held_back(source: Any, horizon: Horizon | None, checkpoint: Checkpoint) -> bool:
+def is_held_back(source: Any, horizon: Horizon | None, checkpoint: CheckpointJson) -> bool:
     """Tell whether rows follow a checkpoint that running transactions keep from being read."""
     return horizon is not None and source.count_changes(checkpoint, 1) > 0

@@ -10,13 +10,13 @@ from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
-from azure_functions_db.operations.timers import is_timer, timer_of
+from azure_functions_db.operations.run import is_timer, timer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from azure_functions_db.operations.pollers import Definition, Poller
-    from azure_functions_db.operations.timers import Schedule
+    from azure_functions_db.operations.run import Schedule
 
 _MONTH = dt.timedelta(days=30)
 # Enough to know the pace of a schedule.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.composition import poll_composition_of
-from azure_functions_db.operations.timers import is_timer, timer_of
+from azure_functions_db.operations.run import is_timer, timer_of
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.handler import mapped
 

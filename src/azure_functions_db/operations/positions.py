@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, CursorSerializationError
-from azure_functions_db.core.ports import ReadsRanges, TypesValues
+from azure_functions_db.core.ports import NamesColumns, ReadsRanges, TypesValues
 from azure_functions_db.core.serializers import deserialize_part
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def key_from(pairs: Sequence[str], document: Mapping[str, Any] | None, source: A
     """Return the key that ``--pk name=value`` options give, of its columns' types or those the checkpoint has."""
     typed = dict(_pair(pair) for pair in pairs)
     present = _tiebreaker(document)
-    columns = list(getattr(source, "pk_columns", present))
+    columns = list(source.pk_columns if isinstance(source, NamesColumns) else present)
     if columns and set(typed) != set(columns):
         given = " ".join(f"--pk {name}=…" for name in columns)
         raise ConfigurationError(f"The key of this poller has the columns {', '.join(columns)}: give {given}")

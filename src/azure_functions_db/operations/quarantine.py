@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import TypesValues
+from azure_functions_db.core.ports import NamesColumns, TypesValues
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.pollers import UnknownPollerError
@@ -134,7 +134,7 @@ def event_of(entry: Entry) -> RowChange:
     """Return the event of a quarantined row, with the id that it had and values of its columns' types."""
     written, settings = entry.row.event, _definition(entry).settings
     source = settings.source
-    column = getattr(source, "cursor_column", "cursor")
+    column = source.cursor_column if isinstance(source, NamesColumns) else "cursor"
     return RowChange(
         entry.row.event_id,
         written["op"],

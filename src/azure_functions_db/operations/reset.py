@@ -16,13 +16,13 @@ from azure_functions_db.operations.positions import cursor_from, key_from, typed
 from azure_functions_db.operations.reports import jsonable
 from azure_functions_db.operations.status import has_one_reader
 from azure_functions_db.state.backend import document_name
-from azure_functions_db.trigger.source import reading
+from azure_functions_db.trigger.adapters import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from azure_functions_db.core.ports import ChangeSource
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.state.reset import StateChange
     from azure_functions_db.state.store import DocumentStateStore
@@ -139,7 +139,7 @@ def _present_document(poller: Poller, *, force: bool) -> dict[str, Any] | None:
         return None
 
 
-def _check_readable(source: ChangeSource, checkpoint: Checkpoint) -> None:
+def _check_readable(source: ChangeSource, checkpoint: CheckpointJson) -> None:
     """Refuse a position that cannot be read; a source with one reader is only asked how much follows it."""
     if not has_one_reader(source):
         with reading(source) as reader:

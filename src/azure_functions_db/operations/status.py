@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import DbError
-from azure_functions_db.core.ports import CountsBacklog, CountsChanges, LookingStateStore
+from azure_functions_db.core.errors import DbError, StateStoreError
+from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
+from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.batch import RATE_SECONDS
-from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from azure_functions_db.core.ports import ChangeSource
-    from azure_functions_db.core.types import Checkpoint, FetchResult, Horizon, LeaseView
+    from azure_functions_db.core.types import CheckpointJson, FetchResult, Horizon, LeaseView
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.state.document import Document
 
-# Counting stops here: an operator needs no exact number beyond it.
-_COUNTED = 100_000
 # How much of a source that cannot count is read to count it.
 _READ = 1_000
 
@@ -114,7 +113,7 @@ def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> dict[
     return document.checkpoint
 
 
-def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> Checkpoint:
+def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) -> CheckpointJson:
     """Read a store of somebody else's own: the lease where it lets look at one, else the checkpoint alone."""
     if not isinstance(poller.store, LookingStateStore):
         return poller.store.load_checkpoint(poller.name)
@@ -184,19 +183,17 @@ class Waiting:
     horizon: Horizon | None = None
 
 
-def look_behind(source: ChangeSource, checkpoint: Checkpoint, now: dt.datetime) -> Waiting:
-    """Look at what waits behind a checkpoint; nothing is consumed, and a source with one reader is not read."""
+def look_behind(source: ChangeSource, checkpoint: CheckpointJson, now: dt.datetime) -> Waiting:
+    """Look at what waits behind a checkpoint: by asking, or by reading where that is all a source can."""
+    if isinstance(source, CountsBacklog):
+        backlog = source.backlog(checkpoint)
+        return Waiting(backlog, backlog.horizon)
     if has_one_reader(source):
-        return Waiting(source.backlog(checkpoint) if isinstance(source, CountsBacklog) else None)
-    counts = isinstance(source, CountsChanges)
+        return Waiting(None)
     with reading(source) as reader:
-        result = reader.fetch_changes(checkpoint, 1 if counts else _READ)
-    rows, is_more = len(result.records), bool(result.more)
-    if counts and (result.records or result.horizon):
-        counted = source.count_changes(checkpoint, _COUNTED)  # type: ignore[attr-defined]  # a protocol beside the port
-        rows = max(counted, rows)
-        is_more = rows >= _COUNTED
-    return Waiting(Backlog(rows, "rows", is_more, _lag(source, result, rows, now)), result.horizon)
+        result = reader.fetch_changes(checkpoint, _READ)
+    rows = len(result.records)
+    return Waiting(Backlog(rows, "rows", bool(result.more), _lag(source, result, rows, now)), result.horizon)
 
 
 def has_one_reader(source: ChangeSource) -> bool:
@@ -209,4 +206,31 @@ def _lag(source: Any, result: FetchResult, rows: int, now: dt.datetime) -> float
         return 0.0
     if not result.records:
         return None  # rows are there, and held back
-    return lag_seconds(result.records[0].get(getattr(source, "cursor_column", "")), now)
+    first = result.records[0]
+    return lag_seconds(first.get(source.cursor_column), now) if isinstance(source, NamesColumns) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A poller's document, or what is there in its place and what is wrong with it."""
+
+    poller: str
+    document: dict[str, Any] | None
+    problem: str | None = None
+    raw: str | None = None
+
+
+def inspect(poller: Poller) -> Inspection:
+    """Return a poller's document; where it cannot be read, what is there and why not."""
+    try:
+        return Inspection(poller.name, poller.existing())
+    except StateStoreError as error:
+        content = poller.documents.raw_document(poller.name)
+        if content is None:
+            raise
+        return Inspection(poller.name, None, str(error), content.decode(errors="replace"))
+
+
+def exported(poller: Poller) -> str:
+    """Return a poller's document as the text that `reset --to-checkpoint` reads."""
+    return json.dumps(poller.existing(), indent=2)

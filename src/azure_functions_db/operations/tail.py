@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.ports import CountsBacklog
 from azure_functions_db.operations.status import has_one_reader
+from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.normalizers import normalized
-from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import Backlog, Horizon

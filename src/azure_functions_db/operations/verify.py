@@ -14,13 +14,13 @@ from azure_functions_db.operations.backfill import is_held_back
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.operations.stores import database_at
+from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.normalizers import normalized
-from azure_functions_db.trigger.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from azure_functions_db.core.types import Checkpoint, Horizon
+    from azure_functions_db.core.types import CheckpointJson, Horizon
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.trigger.events import RowChange
 
@@ -112,7 +112,7 @@ def _due_pages(poller: Poller, first: str | None, share: float, announce: Announ
         yield [event for event in page if position_of(event) not in ahead]
 
 
-def _range_of(poller: Poller, first: str | None, checkpoint: Checkpoint) -> Any:
+def _range_of(poller: Poller, first: str | None, checkpoint: CheckpointJson) -> Any:
     source: Any = poller.defined.settings.source
     check_ranges(source)
     last = deserialize_position(checkpoint["cursor"], source.pk_columns)[0]
@@ -124,7 +124,7 @@ def _sampled(source: Any, share: float) -> Any:
     return source if count == 1 else source.partitioned(secrets.randbelow(count), count)
 
 
-def _pages(poller: Poller, source: Any, checkpoint: Checkpoint, announce: Announce) -> Iterator[list[RowChange]]:
+def _pages(poller: Poller, source: Any, checkpoint: CheckpointJson, announce: Announce) -> Iterator[list[RowChange]]:
     """Give all rows after a checkpoint; what running transactions hold back is waited for."""
     settings = poller.defined.settings
     more = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from azure_functions_db.core.errors import (
     ConfigurationError,
@@ -41,24 +41,33 @@ def may_be_migration(error: DBAPIError) -> bool:
 @contextmanager
 def reading(source: str) -> Iterator[None]:
     """Raise `SourceConfigurationError` for a wrong definition and `FetchError` for a failed read."""
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
     try:
         yield
-    except PollerError:
-        raise
-    except ConfigurationError as error:
-        raise SourceConfigurationError(
-            f"Source {source!r}: {error}", source=source, table=error.table, setting=error.setting
-        ) from None
-    except DbConnectionError as error:
-        raise FetchError(f"Source {source!r}: {error}", source=source, transient=True) from error
-    except CursorSerializationError as error:
-        raise FetchError(f"Source {source!r}: {error}", source=source) from error
-    except DBAPIError as error:
-        raise _translated(source, error) from error
-    except SQLAlchemyError as error:
-        raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
+    except Exception as error:  # noqa: BLE001 - each is raised, as itself or as what a poller knows
+        raise_read_error(source, error)
+
+
+def raise_read_error(source: str, error: Exception) -> NoReturn:
+    """Raise what a poller knows in place of what was raised."""
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+    match error:
+        case PollerError():
+            raise error
+        case ConfigurationError():
+            raise SourceConfigurationError(
+                f"Source {source!r}: {error}", source=source, table=error.table, setting=error.setting
+            ) from None
+        case DbConnectionError():
+            raise FetchError(f"Source {source!r}: {error}", source=source, transient=True) from error
+        case CursorSerializationError():
+            raise FetchError(f"Source {source!r}: {error}", source=source) from error
+        case DBAPIError():
+            raise _translated(source, error) from error
+        case SQLAlchemyError():
+            raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
+        case _:
+            raise error
 
 
 def _translated(source: str, error: DBAPIError) -> PollerError:

@@ -40,7 +40,7 @@ class EngineProvider:
 
     def get_engine(self, config: DbConfig) -> Engine:
         """Return the engine of this configuration; no connection is made yet."""
-        resolved = config.resolved()
+        resolved = config if config.is_literal else config.resolved()
         key = _key(resolved)
         engine = self._engines.get(key)
         if engine is not None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, connection_at
-from azure_functions_db.azure.requests import asked
+from azure_functions_db.azure.storage import asked
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.types import Finding
 from azure_functions_db.state.backend import Stored, poller_of
-from azure_functions_db.state.store import DocumentStateStore, utc_now
+from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
     import datetime as dt

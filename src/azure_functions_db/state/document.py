@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.clocks import lease_margin
 from azure_functions_db.core.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -30,12 +31,12 @@ from azure_functions_db.core.serializers import (
     shown,
     timestamp,
 )
-from azure_functions_db.core.types import LeaseView, lease_margin
+from azure_functions_db.core.types import LeaseView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class Document:
     """The state of one poller: how far it has come and who is at work."""
 
     poller_name: str
-    checkpoint: Checkpoint = field(default_factory=dict)
+    checkpoint: CheckpointJson = field(default_factory=dict)
     lease: LeaseView | None = None
     source_fingerprint: str | None = None
 
@@ -111,13 +112,13 @@ def renewed(document: Document, lease_id: str, now: dt.datetime, ttl_seconds: fl
     return replace(document, lease=replace(lease, heartbeat_at=now, expires_at=now + _span(ttl_seconds)))
 
 
-def committed(document: Document, lease_id: str, now: dt.datetime, checkpoint: Checkpoint) -> Document:
+def committed(document: Document, lease_id: str, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
     """Move the checkpoint; the lease stays as it is."""
     _held_lease(document, lease_id, now)
     return replace(document, checkpoint=_storable(checkpoint, document.poller_name))
 
 
-def committed_alone(document: Document, lease_id: str, now: dt.datetime, checkpoint: Checkpoint) -> Document:
+def committed_alone(document: Document, lease_id: str, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
     """Move the checkpoint and push the expiry where nobody else could have taken the lease, whatever the clock says."""
     lease = document.lease
     if lease is None or lease_id_of(lease) != lease_id or is_released(lease):
@@ -274,7 +275,7 @@ def _unwritable(poller_name: str, refused: Exception) -> StateStoreError:
     )
 
 
-def _storable(checkpoint: Checkpoint, poller_name: str) -> Checkpoint:
+def _storable(checkpoint: CheckpointJson, poller_name: str) -> CheckpointJson:
     """Return a copy of the checkpoint as it will be read; refused where reading would refuse it."""
     try:
         text = json.dumps(checkpoint, allow_nan=False)
@@ -293,7 +294,7 @@ def _if_readable(read: Callable[[dict[str, Any]], T], written: dict[str, Any]) -
         return None
 
 
-def _position(written: dict[str, Any]) -> Checkpoint:
+def _position(written: dict[str, Any]) -> CheckpointJson:
     """Return the checkpoint without what the library has noted beside it."""
     checkpoint = written.get("checkpoint")
     parts = checkpoint.items() if isinstance(checkpoint, dict) else ()
@@ -328,7 +329,7 @@ def _check_identity(written: dict[str, Any], poller_name: str) -> None:
         raise ValueError(f"belongs to the poller {shown(name)}")
 
 
-def _checkpoint(written: dict[str, Any]) -> Checkpoint:
+def _checkpoint(written: dict[str, Any]) -> CheckpointJson:
     if "checkpoint" not in written:
         raise ValueError("has no checkpoint")
     checkpoint = written["checkpoint"]

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.files import kept_open, listed, make_folder, read_whole, replace_whole
 from azure_functions_db.state.backend import Stored, poller_of
-from azure_functions_db.state.store import DocumentStateStore, utc_now
+from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -6,8 +6,9 @@ import itertools
 import threading
 from typing import TYPE_CHECKING
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.state.backend import Stored
-from azure_functions_db.state.store import DocumentStateStore, utc_now
+from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
     import datetime as dt

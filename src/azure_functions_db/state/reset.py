@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
-    from azure_functions_db.core.types import Checkpoint, CursorPart
+    from azure_functions_db.core.types import CheckpointJson, CursorPart
     from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
     from azure_functions_db.state.store import StoredDocument
 
@@ -178,7 +178,7 @@ def _shown(stored: Stored | None, poller_name: str) -> dict[str, Any] | None:
         return {"unreadable": stored.content.decode(errors="replace")}
 
 
-def _saved(file: Path) -> tuple[Checkpoint, str | None]:
+def _saved(file: Path) -> tuple[CheckpointJson, str | None]:
     try:
         written = parsed_json(file.read_bytes())
     except (OSError, ValueError) as failure:

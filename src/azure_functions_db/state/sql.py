@@ -6,6 +6,7 @@ import secrets
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
 from azure_functions_db.sql.database_clock import database_now
 from azure_functions_db.sql.engine import engine_getter
@@ -14,18 +15,17 @@ from azure_functions_db.sql.own_tables import OwnTable, exact_text, long_text
 from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, outside_transactions
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.document import committed_alone
-from azure_functions_db.state.store import DocumentStateStore, HeldLease, utc_now
+from azure_functions_db.state.store import DocumentLease, DocumentStateStore
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from sqlalchemy import Column, ColumnElement, Connection, Engine, Table
     from sqlalchemy.exc import DBAPIError
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import DocumentName, Version
     from azure_functions_db.state.document import Document
@@ -200,23 +200,33 @@ class SqlBackend:
         )
 
 
-class SqlLease(HeldLease):
+class SqlLease(DocumentLease):
     """A lease whose commits can join the handler's own transaction."""
 
     _store: SqlStateStore
+    _open: Connection | None = None
 
     def renew(self, ttl_seconds: float) -> None:
-        """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
+        """Push the expiry, unless one's own transaction keeps every other taker away as it would this renewal."""
+        opened = self._open
+        if opened is not None and _locks_out_others(opened):
+            return
         # A heartbeat goes on beside the handler's transaction, on a connection of its own.
         with outside_transactions():
             super().renew(ttl_seconds)
 
-    def transaction(self) -> AbstractContextManager[Connection]:
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
         """Open the transaction that the handler and the next commit share."""
-        return self._store.transaction()
+        with self._store.transaction() as opened:
+            self._open = opened
+            try:
+                yield
+            finally:
+                self._open = None
 
-    def _committed(self, held: Document, now: dt.datetime, checkpoint: Checkpoint) -> Document:
-        if not self._store.is_locking_out_others():
+    def _committed(self, held: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
+        if self._open is None or not _locks_out_others(self._open):
             return super()._committed(held, now, checkpoint)
         # No renewal gets past this transaction, and no other owner either: the lease's id tells whose it is.
         return committed_alone(held, self.lease_id, now, checkpoint)
@@ -270,19 +280,11 @@ class SqlStateStore(DocumentStateStore):
                 lease.doubt()
             raise
 
-    def locks_out_others(self, transaction: Connection) -> bool:
-        """Tell whether nobody can take a lease as long as this transaction is open: it has SQLite's one write lock."""
-        return transaction.dialect.name == "sqlite" and _writes(transaction)
 
-    def is_locking_out_others(self) -> bool:
-        """Tell whether the transaction that is open here, if any, lets nobody else take a lease."""
-        joined = ambient_connection(self._backend.engine)
-        return joined is not None and self.locks_out_others(joined)
-
-
-def _writes(connection: Connection) -> bool:
-    raw: Any = connection.connection.dbapi_connection
-    return bool(getattr(raw, "in_transaction", False))
+def _locks_out_others(transaction: Connection) -> bool:
+    """Tell whether nobody can take a lease as long as this transaction is open: it has SQLite's one write lock."""
+    raw: Any = transaction.connection.dbapi_connection
+    return transaction.dialect.name == "sqlite" and bool(getattr(raw, "in_transaction", False))
 
 
 def _columns() -> list[Column[Any]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import PollerState
@@ -40,16 +41,12 @@ from azure_functions_db.state.reset import DryRunBackend, Resets
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.ports import HeldLease
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.state.backend import Backend, Version
 
 # A conflict is answered by one more look; a holder's own lost write never needs a third.
 _TRIES = 3
-
-
-def utc_now() -> dt.datetime:
-    """Return the present time."""
-    return dt.datetime.now(dt.UTC)
 
 
 Transition = Callable[[Document, dt.datetime], Document]
@@ -72,7 +69,7 @@ class StoredDocument:
         self.name = name
         self.lock = threading.Lock()
         """Makes a heartbeat and a commit take turns."""
-        self.lease: HeldLease | None = None
+        self.lease: DocumentLease | None = None
         """The lease that this store holds on it."""
         self._backend = backend
         self._last: tuple[bytes, Document] | None = None  # what was read or written last
@@ -146,7 +143,7 @@ class StoredDocument:
         return VersionedDocument(document, stored.version)
 
 
-class HeldLease:
+class DocumentLease:
     """A lease that was taken: it is renewed, committed under and given back.
 
     It remembers the document and version that it stands on, so that no read precedes a write.
@@ -165,7 +162,7 @@ class HeldLease:
         """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
         self._advance(lambda held, now: renewed(held, self.lease_id, now, ttl_seconds))
 
-    def commit(self, checkpoint: Checkpoint, *, release: bool = False) -> None:
+    def commit(self, checkpoint: CheckpointJson, *, release: bool = False) -> bool:
         """Write the checkpoint in the write that proves the lease; with ``release`` it gives the lease back, too."""
         if release:
             self._advance(
@@ -173,6 +170,7 @@ class HeldLease:
             )
         else:
             self._advance(lambda held, now: self._committed(held, now, checkpoint))
+        return release
 
     def release(self) -> None:
         """Free the lease at once; a lease already lost is no error."""
@@ -188,7 +186,7 @@ class HeldLease:
         """Open the transaction that the handler and the next commit share; a place that shares none opens none."""
         return nullcontext()
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> CheckpointJson | None:
         """Return the checkpoint as it was last written under this lease; None where that is not certain."""
         with self._stored.lock:
             current = self._current
@@ -200,7 +198,7 @@ class HeldLease:
         """Note that what was written last may not be there: it is read before the next write."""
         self._current = None
 
-    def _committed(self, held: Document, now: dt.datetime, checkpoint: Checkpoint) -> Document:
+    def _committed(self, held: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
         return committed(held, self.lease_id, now, checkpoint)
 
     def _advance(self, transition: Transition, *, ends: bool = False) -> None:
@@ -250,7 +248,7 @@ class DocumentStateStore(Resets):
     own through `look`.
     """
 
-    _lease_type: type[HeldLease] = HeldLease
+    _lease_type: type[DocumentLease] = DocumentLease
 
     def __init__(
         self,
@@ -302,21 +300,18 @@ class DocumentStateStore(Resets):
         with stored.lock:
             ghost = self._is_ghost(stored, looked.document)
             taken = acquired(looked.document, self._owner_id, self._clock(), ttl_seconds, take_over=ghost)
+            lease_id = "" if taken.lease is None else lease_id_of(taken.lease)
             won, current = stored.swap(taken, looked.version)
-            if not won or taken.lease is None:
+            if not won:
                 raise lost_race(state.poller_name)
-            stored.lease = self._lease_type(self, stored, lease_id_of(taken.lease), current)
-            return stored.lease
+            held = stored.lease = self._lease_type(self, stored, lease_id, current)
+            return held
 
     # The methods of the ports, for whoever has only the id of a lease.
 
     def acquire_lease(self, poller_name: str, ttl_seconds: float) -> str:
         """Take the lease and return its id; `LeaseConflictError` when somebody else holds it."""
-        return self.take_lease(self.look(poller_name), ttl_seconds)
-
-    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
-        """Take the lease if the state is still the one looked at, and return its id; else `LeaseConflictError`."""
-        return self.take(state, ttl_seconds).lease_id
+        return self.take(self.look(poller_name), ttl_seconds).lease_id
 
     def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
         """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
@@ -326,19 +321,15 @@ class DocumentStateStore(Resets):
         """Free the lease at once; a lease already lost is no error."""
         self._lease(poller_name, lease_id).release()
 
-    def load_checkpoint(self, poller_name: str) -> Checkpoint:
+    def load_checkpoint(self, poller_name: str) -> CheckpointJson:
         """Return the checkpoint, or an empty dict for a poller that has none yet."""
         lease = self._stored(poller_name).lease
         checkpoint = None if lease is None else lease.checkpoint()
         return self.look(poller_name).checkpoint if checkpoint is None else checkpoint
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+    def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
         """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
         self._lease(poller_name, lease_id).commit(checkpoint)
-
-    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        """Write the checkpoint and free the lease in one write."""
-        self._lease(poller_name, lease_id).commit(checkpoint, release=True)
 
     def poller_names(self) -> list[str]:
         """Return the pollers of this app that have a state."""
@@ -354,7 +345,7 @@ class DocumentStateStore(Resets):
         """Return a store on the same state whose acts are refused and shown as this one's, without effect."""
         return DocumentStateStore(DryRunBackend(self._backend), app_name=self._app_name, clock=self._clock)
 
-    def _lease(self, poller_name: str, lease_id: str) -> HeldLease:
+    def _lease(self, poller_name: str, lease_id: str) -> DocumentLease:
         stored = self._stored(poller_name)
         lease = stored.lease
         if lease is not None and lease.lease_id == lease_id:
@@ -376,7 +367,7 @@ class DocumentStateStore(Resets):
                 stored = self._documents.setdefault(poller_name, made)
         return stored
 
-    def _held_leases(self) -> list[HeldLease]:
+    def _held_leases(self) -> list[DocumentLease]:
         with self._lock:
             documents = list(self._documents.values())
         return [stored.lease for stored in documents if stored.lease is not None]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.azure.requests import asked, error_code, service_time
-from azure_functions_db.azure.storage import storage_client
+from azure_functions_db.azure.storage import asked, error_code, service_time, storage_client
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.state.backend import Stored, poller_of
-from azure_functions_db.state.store import DocumentStateStore, utc_now
+from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
     import datetime as dt

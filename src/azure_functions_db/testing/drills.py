@@ -17,8 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, PollerError
-from azure_functions_db.testing.drill_faults import PoisonedRow, poisoned, spread
-from azure_functions_db.testing.drill_scene import Scene, Subject, subject_of
+from azure_functions_db.testing.drill_scene import PoisonedRow, Scene, Subject, poisoned, spread, subject_of
 from azure_functions_db.testing.memory import MemoryQuarantine
 
 if TYPE_CHECKING:

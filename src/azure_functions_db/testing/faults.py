@@ -6,9 +6,10 @@ from collections import Counter, defaultdict, deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.state.memory import MemoryBackend
-from azure_functions_db.state.store import DocumentStateStore, utc_now
+from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -36,7 +36,8 @@ from azure_functions_db.trigger.poll import PollTrigger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from azure_functions_db.core.types import Checkpoint, FetchResult, PollerState
+    from azure_functions_db.core.ports import HeldLease
+    from azure_functions_db.core.types import CheckpointJson, FetchResult, PollerState
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -388,25 +389,30 @@ class RecordedStore(MemoryStateStore):
         super().__init__()
         self._calls = calls
 
-    def take_lease(self, state: PollerState, ttl_seconds: float) -> str:
+    def take(self, state: PollerState, ttl_seconds: float) -> Any:
         """Take the lease."""
         self._calls.append("take")
-        return super().take_lease(state, ttl_seconds)
+        return RecordedLease(super().take(state, ttl_seconds), self._calls)
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+
+class RecordedLease:
+    """Writes down when it is committed under and given back."""
+
+    def __init__(self, lease: HeldLease, calls: list[str]) -> None:
+        self.lease_id = lease.lease_id
+        self.renew, self.transaction = lease.renew, lease.transaction
+        self._lease = lease
+        self._calls = calls
+
+    def commit(self, checkpoint: CheckpointJson, *, release: bool = False) -> bool:
         """Write the checkpoint."""
-        self._calls.append("commit")
-        super().commit_checkpoint(poller_name, checkpoint, lease_id)
+        self._calls += ["commit", "release"] if release else ["commit"]
+        return self._lease.commit(checkpoint, release=release)
 
-    def commit_and_release(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
-        """Write the checkpoint and give the lease back."""
-        self._calls += ["commit", "release"]
-        super().commit_and_release(poller_name, checkpoint, lease_id)
-
-    def release_lease(self, poller_name: str, lease_id: str) -> None:
+    def release(self) -> None:
         """Give the lease back."""
         self._calls.append("release")
-        super().release_lease(poller_name, lease_id)
+        self._lease.release()
 
 
 class Recorded:
@@ -430,13 +436,13 @@ class Recorded:
         self._calls.append("close")
         self._reader.close()
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Read."""
         self._calls.append("fetch")
         result: FetchResult = self._reader.fetch_changes(checkpoint, limit)
         return result
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Acknowledge, or fail to."""
         self._calls.append("acknowledge")
         if self._fails:
@@ -449,11 +455,11 @@ def opened(source: Any) -> Any:
     return source.open() or source
 
 
-def pages_of(source: Any, limit: int, checkpoint: Checkpoint | None = None) -> list[FetchResult]:
+def pages_of(source: Any, limit: int, checkpoint: CheckpointJson | None = None) -> list[FetchResult]:
     """Return all pages up to the end, fetched as a trigger would."""
     reader = opened(source)
     pages: list[FetchResult] = []
-    position: Checkpoint = checkpoint or {}
+    position: CheckpointJson = checkpoint or {}
     while not pages or pages[-1].records:
         pages.append(reader.fetch_changes(position, limit))
         position = pages[-1].next_checkpoint

@@ -31,7 +31,7 @@ from azure_functions_db.core.errors import (
     LostLeaseError,
     StateStoreError,
 )
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.memory import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ class StateStoreContract:
     takes_clock = True
     """``clock=`` sets the time: expiry can be tested."""
     looks = True
-    """Has `look`, `take_lease` and `commit_and_release`."""
+    """Has `look` and `take`."""
     checks_fingerprints = True
     """``source_fingerprint=`` is kept with the checkpoint and compared."""
     resets = True
@@ -267,10 +267,9 @@ class StateStoreContract:
         first.release_lease(POLLER, first.acquire_lease(POLLER, TTL))
         state = slow.look(POLLER)
         delete(POLLER)
-        lease_id = quick.acquire_lease(POLLER, TTL)
-        quick.commit_and_release(POLLER, POSITION, lease_id)
+        quick.take(quick.look(POLLER), TTL).commit(POSITION, release=True)
         with pytest.raises(LeaseConflictError):
-            slow.take_lease(state, TTL)
+            slow.take(state, TTL)
         assert new_store().load_checkpoint(POLLER) == POSITION
 
     # --- time ---
@@ -336,26 +335,25 @@ class StateStoreContract:
         assert state.lease is not None
         assert lease_id == f"{state.lease.owner_id}:{state.lease.fencing_token}"
         with pytest.raises(LeaseConflictError):
-            new_store().take_lease(state, TTL)
+            new_store().take(state, TTL)
 
     @pytest.mark.usefixtures("looking")
     def test_a_lease_is_taken_only_from_the_state_that_was_seen(self, new_store: NewStore) -> None:
         slow, quick = new_store(), new_store()
         state = slow.look(POLLER)
-        lease_id = quick.acquire_lease(POLLER, TTL)
-        quick.commit_and_release(POLLER, POSITION, lease_id)
+        quick.take(quick.look(POLLER), TTL).commit(POSITION, release=True)
         with pytest.raises(LeaseConflictError):
-            slow.take_lease(state, TTL)
-        assert slow.take_lease(slow.look(POLLER), TTL)
+            slow.take(state, TTL)
+        assert slow.take(slow.look(POLLER), TTL).lease_id
         assert slow.load_checkpoint(POLLER) == POSITION
 
     @pytest.mark.usefixtures("looking")
     def test_the_last_commit_can_release(self, new_store: NewStore) -> None:
         store = new_store()
-        lease_id = store.take_lease(store.look(POLLER), TTL)
-        store.commit_and_release(POLLER, POSITION, lease_id)
+        held = store.take(store.look(POLLER), TTL)
+        assert held.commit(POSITION, release=True)
         with pytest.raises(LostLeaseError):
-            store.commit_checkpoint(POLLER, {"cursor": ["late"]}, lease_id)
+            held.commit({"cursor": ["late"]}, release=False)
         other = new_store()
         other.acquire_lease(POLLER, TTL)
         assert other.load_checkpoint(POLLER) == POSITION
@@ -375,7 +373,7 @@ class StateStoreContract:
     @pytest.mark.usefixtures("fingerprinting")
     def test_another_definition_of_the_source_is_refused(self, new_store: NewStore) -> None:
         store = new_store(source_fingerprint="sha256:a")
-        store.commit_and_release(POLLER, POSITION, store.acquire_lease(POLLER, TTL))
+        store.take(store.look(POLLER), TTL).commit(POSITION, release=True)
         changed = new_store(source_fingerprint="sha256:b")
         with pytest.raises(FingerprintMismatchError, match="azfdb reset orders") as refused:
             changed.acquire_lease(POLLER, TTL)
@@ -387,7 +385,7 @@ class StateStoreContract:
     @pytest.mark.usefixtures("looking", "fingerprinting")
     def test_a_look_brings_the_fingerprint_along(self, new_store: NewStore) -> None:
         store = new_store()
-        store.take_lease(store.look(POLLER, "sha256:a"), TTL)
+        store.take(store.look(POLLER, "sha256:a"), TTL)
         with pytest.raises(FingerprintMismatchError):
             new_store().look(POLLER, "sha256:b")
         assert new_store().look(POLLER, "sha256:a").lease is not None
@@ -436,7 +434,7 @@ class StateStoreContract:
     @pytest.mark.usefixtures("fingerprinting", "resetting")
     def test_a_changed_source_can_be_adopted(self, new_store: NewStore) -> None:
         store = new_store(source_fingerprint="sha256:a")
-        store.commit_and_release(POLLER, POSITION, store.acquire_lease(POLLER, TTL))
+        store.take(store.look(POLLER), TTL).commit(POSITION, release=True)
         new_store().adopt_fingerprint(POLLER, "sha256:b")
         assert new_store(source_fingerprint="sha256:b").load_checkpoint(POLLER) == POSITION
 

@@ -11,7 +11,7 @@ from azure_functions_db.core.types import AdapterCapability, Backlog, Change, Fe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from azure_functions_db.core.types import Checkpoint, Operation, RawRecord
+    from azure_functions_db.core.types import CheckpointJson, Operation, RawRecord
 
 _Place = tuple[int, int]
 """The number of a transaction, and the number of a change inside it."""
@@ -99,17 +99,17 @@ class MemoryStreamSource:
     def close(self) -> None:
         """Do nothing: readers are closed, not the source."""
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return the changes after the checkpoint, as a reader for this once."""
         with closing(self.open()) as reader:
             return reader.fetch_changes(checkpoint, limit)
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Let the log forget what lies before the checkpoint, as a reader for this once."""
         with closing(self.open()) as reader:
             reader.acknowledge(checkpoint)
 
-    def backlog(self, checkpoint: Checkpoint) -> Backlog:
+    def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many changes wait behind the checkpoint."""
         return Backlog(sum(1 for _ in self._log.after(_place(checkpoint))), "changes")
 
@@ -129,7 +129,7 @@ class MemoryStreamReader:
         if self._log.reader is self:
             self._log.reader = None
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return the changes after the checkpoint."""
         taken: list[Change] = []
         place, is_end = _place(checkpoint), True
@@ -140,13 +140,13 @@ class MemoryStreamReader:
             place, is_end = following, ends
         return FetchResult(taken, _checkpoint(place) if taken else checkpoint, more=False)
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Let the log forget what lies before the checkpoint."""
         self._log.acknowledged = max(self._log.acknowledged, _place(checkpoint))
         self._log.forget(_place(checkpoint))
 
 
-def _place(checkpoint: Checkpoint) -> _Place:
+def _place(checkpoint: CheckpointJson) -> _Place:
     written: Any = checkpoint.get("cursor")
     if written is None:
         return _START
@@ -154,5 +154,5 @@ def _place(checkpoint: Checkpoint) -> _Place:
     return int(transaction), int(index)
 
 
-def _checkpoint(place: Sequence[int]) -> Checkpoint:
+def _checkpoint(place: Sequence[int]) -> CheckpointJson:
     return {"cursor": {"kind": "stream", "value": f"{place[0]}:{place[1]}"}}

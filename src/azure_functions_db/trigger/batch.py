@@ -1,4 +1,4 @@
-"""A batch on its way through a tick."""
+"""A batch: the events of one fetch, with the checkpoint on either side of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import datetime as dt
 import json
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from azure_functions_db.core.errors import SerializationError
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.serializers import json_safe
+from azure_functions_db.core.serializers import datetime_text, json_safe
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.poison import Search
@@ -20,15 +21,90 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from azure_functions_db.core.signals import Stage
-    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.core.types import CheckpointJson, Position
     from azure_functions_db.trigger.poison import Reason
 
-_ATTEMPTS = "failed_attempts"
-_BOOKKEEPING = {"last_successful_batch_id", "updated_at", "metadata"}
-_SEARCH = "search"
-_ASIDE = "aside"
-_OF_UNCONFIRMED = {_ATTEMPTS, _SEARCH, _ASIDE}
 RATE_SECONDS = 300
+"""Over how long the rate of rows is averaged."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a poller stands: the position that its source gave, and what is noted beside it.
+
+    ``json`` is the form in which state stores keep it.
+    """
+
+    position: Position = field(default_factory=dict)
+    batch_id: str | None = None
+    """The last batch that was committed."""
+    updated_at: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the tick and its tools remember from one write to the next."""
+
+    @classmethod
+    def of(cls, written: CheckpointJson) -> Self:
+        """Return the checkpoint that a state store holds, or that a source returned."""
+        position = dict(written)
+        batch_id, updated_at = position.pop("last_successful_batch_id", None), position.pop("updated_at", None)
+        return cls(position, batch_id, updated_at, position.pop("metadata", None) or {})
+
+    @cached_property
+    def json(self) -> CheckpointJson:
+        """The JSON form."""
+        beside = {"last_successful_batch_id": self.batch_id, "updated_at": self.updated_at, "metadata": self.notes}
+        return {**self.position, **{name: value for name, value in beside.items() if value}}
+
+    @property
+    def failed_attempts(self) -> int:
+        """How often the batch behind it has failed so far."""
+        return int(self.notes.get("failed_attempts", 0))
+
+    @property
+    def unconfirmed_batch(self) -> str | None:
+        """The batch whose rows were about to be put aside when it was last heard of."""
+        return self.notes.get("aside")
+
+    def search(self, batch_size: int) -> Search | None:
+        """Return the search for poison rows that goes on behind it."""
+        return Search.noted_in(self.notes.get("search"), batch_size)
+
+    def noting(self, **notes: Any) -> Self:
+        """Return the same position with other notes; None takes one away."""
+        merged = {**self.notes, **notes}
+        return replace(self, notes={name: note for name, note in merged.items() if note is not None})
+
+    def with_search(self, search: Search | None) -> Self:
+        """Return the same position, remembering how far the search behind it has come."""
+        return self.noting(search=search and search.noted())
+
+    def has_news(self, reached: Checkpoint) -> bool:
+        """Tell whether a source has something to remember that is not written here yet."""
+        position = self.position
+        return any(value is not None and value != position.get(name) for name, value in reached.position.items())
+
+    def kept(self, reached: Checkpoint, at: dt.datetime) -> Self:
+        """Return the checkpoint with what its source has to remember, though it handed out nothing."""
+        notes = {**self.notes, **reached.notes}
+        return replace(self, position={**self.position, **reached.position}, updated_at=datetime_text(at), notes=notes)
+
+    def after(self, reached: Checkpoint, batch_id: str, at: dt.datetime, row_count: int) -> Checkpoint:
+        """Return the checkpoint to write behind a batch; what was noted of it while it failed ends with it."""
+        measured = {"row_count": row_count, "rows_per_second": self._rows_per_second(at, row_count)}
+        counted = reached.noting(failed_attempts=None, search=None, aside=None, **measured)
+        return replace(counted, batch_id=batch_id)
+
+    def written_at(self, at: dt.datetime) -> Self:
+        """Return the same checkpoint with the time at which it is written."""
+        return replace(self, updated_at=datetime_text(at))
+
+    def _rows_per_second(self, at: dt.datetime, row_count: int) -> float:
+        """Return the rate after a batch, averaged over about five minutes as a load average is."""
+        old, new = float(self.notes.get("rows_per_second", 0)), row_count / RATE_SECONDS
+        if self.updated_at is None or not old:
+            return round(new, 6)
+        passed = at - dt.datetime.fromisoformat(self.updated_at)
+        return round(old * math.exp(-max(0.0, passed.total_seconds()) / RATE_SECONDS) + new, 6)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,7 +112,6 @@ class Batch:
     """The events of one fetch, where they begin and end, and what became of them."""
 
     id: str
-    events: Sequence[RowChange]
     before: Checkpoint
     after: Checkpoint
     """What is committed once the batch is done."""
@@ -46,6 +121,7 @@ class Batch:
     """How often the handler has failed on this batch, in earlier ticks and in this one."""
     spent: dict[Stage, float]
     """The milliseconds that each stage took; of several calls, their sum."""
+    events: Sequence[RowChange] = ()
     call_seconds: float = 0.0
     """How long the last call of the handler took."""
     search: Search | None = None
@@ -75,7 +151,7 @@ class Batch:
         """Return the checkpoint with how far the search through this batch has come."""
         if search is None:
             return checkpoint
-        return with_search(with_failed_attempts(checkpoint, self.attempts), search)
+        return checkpoint.noting(failed_attempts=self.attempts).with_search(search)
 
     def next_attempt(self) -> None:
         """Let the events say that they are delivered once more."""
@@ -127,86 +203,3 @@ def undeliverable(events: Sequence[RowChange], reasons: Mapping[str, Exception])
         f"{reasons[first.event_id]}, in the row with {key} and cursor {first.cursor!r}. Correct the row, give the "
         'poller a quarantine=, or have such values delivered as texts (undecodable="text")'
     )
-
-
-def failed_attempts(checkpoint: Checkpoint) -> int:
-    """Return how often the batch after this checkpoint has failed so far."""
-    return int((checkpoint.get("metadata") or {}).get(_ATTEMPTS, 0))
-
-
-def search_after(checkpoint: Checkpoint, batch_size: int) -> Search | None:
-    """Return the search for poison rows that goes on behind this checkpoint."""
-    return Search.noted_in((checkpoint.get("metadata") or {}).get(_SEARCH), batch_size)
-
-
-def unconfirmed_batch(checkpoint: Checkpoint) -> str | None:
-    """Return the batch whose rows were about to be put aside when it was last heard of."""
-    return (checkpoint.get("metadata") or {}).get(_ASIDE)
-
-
-def with_failed_attempts(checkpoint: Checkpoint, attempts: int) -> Checkpoint:
-    """Return the same position, remembering how often the batch after it has failed."""
-    return _with_note(checkpoint, _ATTEMPTS, attempts)
-
-
-def with_search(checkpoint: Checkpoint, search: Search | None) -> Checkpoint:
-    """Return the same position, remembering how far the search behind it has come."""
-    return _with_note(checkpoint, _SEARCH, search and search.noted())
-
-
-def with_rows_aside(checkpoint: Checkpoint, batch_id: str | None) -> Checkpoint:
-    """Return the same position, remembering that rows of this batch go into quarantine before it moves."""
-    return _with_note(checkpoint, _ASIDE, batch_id)
-
-
-def _with_note(checkpoint: Checkpoint, name: str, note: Any) -> Checkpoint:
-    others = {other: value for other, value in (checkpoint.get("metadata") or {}).items() if other != name}
-    return {**checkpoint, "metadata": others if note is None else {**others, name: note}}
-
-
-def has_news(reached: Checkpoint, position: Checkpoint) -> bool:
-    """Tell whether a source has something to remember that is not written yet; what the tick adds is no news."""
-    parts = ((name, value) for name, value in reached.items() if name not in _BOOKKEEPING)
-    return any(value is not None and value != position.get(name) for name, value in parts)
-
-
-def committed_checkpoint(
-    position: Checkpoint, *, before: Checkpoint, batch_id: str, updated_at: str, row_count: int
-) -> Checkpoint:
-    """Return the checkpoint to write after a batch."""
-    # What is noted of an unconfirmed batch ends with it.
-    kept: dict[str, Any] = {
-        name: value for name, value in (position.get("metadata") or {}).items() if name not in _OF_UNCONFIRMED
-    }
-    return {
-        **position,
-        "last_successful_batch_id": batch_id,
-        "updated_at": updated_at,
-        "metadata": {
-            **kept,
-            "row_count": row_count,
-            "rows_per_second": rows_per_second(before, updated_at, row_count),
-        },
-    }
-
-
-def joined(found: FetchResult, further: FetchResult) -> FetchResult:
-    """Return what two reads in a row have found."""
-    first = len(found.records)
-    return replace(
-        further,
-        records=[*found.records, *further.records],
-        revisions={**found.revisions, **{first + place: label for place, label in further.revisions.items()}},
-        undecodable={**found.undecodable, **{first + place: why for place, why in further.undecodable.items()}},
-    )
-
-
-def rows_per_second(before: Checkpoint, updated_at: str, row_count: int) -> float:
-    """Return the rate after a batch, averaged over about five minutes as a load average is."""
-    earlier = before.get("updated_at")
-    old = float((before.get("metadata") or {}).get("rows_per_second", 0))
-    new = row_count / RATE_SECONDS
-    if earlier is None or not old:
-        return round(new, 6)
-    passed = dt.datetime.fromisoformat(updated_at) - dt.datetime.fromisoformat(earlier)
-    return round(old * math.exp(-max(0.0, passed.total_seconds()) / RATE_SECONDS) + new, 6)

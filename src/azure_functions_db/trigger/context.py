@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -31,8 +31,8 @@ class PollContext:
     invocation_id: str
     batch_id: str
     lease_owner: str
-    checkpoint_before: Checkpoint
-    checkpoint_after_candidate: Checkpoint
+    checkpoint_before: CheckpointJson
+    checkpoint_after_candidate: CheckpointJson
     """What will be committed when the handler has succeeded with the whole batch."""
     tick_started_at: dt.datetime
     source_name: str

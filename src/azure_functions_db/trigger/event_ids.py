@@ -26,6 +26,7 @@ import hashlib
 import re
 import struct
 from bisect import bisect
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from itertools import accumulate, pairwise
@@ -41,26 +42,17 @@ _MOMENT: Final = struct.Struct(">HBBBBI").pack
 _SHORT_ESCAPES: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"}
 
 
+@dataclass(slots=True, eq=False)
 class Identities:
     """The stable ids of the events of a batch, made all at once when the first is asked for."""
 
-    __slots__ = ("_cursors", "_keys", "_operations", "_source", "made", "revisions")
-
-    def __init__(
-        self,
-        source: SourceDescriptor,
-        operations: Sequence[str],
-        cursors: Sequence[Any],
-        keys: Sequence[Any],
-        revisions: Mapping[int, str] | None = None,
-    ) -> None:
-        self._source = source
-        self._operations = operations
-        self._cursors = cursors
-        self._keys = keys
-        self.revisions = revisions or {}
-        """What tells a change from an earlier one with the same cursor and key, by its place in the batch."""
-        self.made: list[str] | None = None
+    _source: SourceDescriptor
+    _operations: Sequence[str]
+    _cursors: Sequence[Any]
+    _keys: Sequence[Any]
+    revisions: Mapping[int, str] = field(default_factory=dict)
+    """What tells a change from an earlier one with the same cursor and key, by its place in the batch."""
+    made: list[str] | None = None
 
     def make(self) -> list[str]:
         """Return a SHA-256 over source, operation, cursor and key for each change, in order."""
@@ -84,11 +76,6 @@ class Identities:
 
 class PositionIdentities(Identities):
     """The stable ids of changes that have a position of their own: two changes of one row never share it."""
-
-    __slots__ = ()
-
-    def __init__(self, source: SourceDescriptor, operations: Sequence[str], positions: Sequence[str]) -> None:
-        super().__init__(source, operations, positions, ())
 
     def _changes(self) -> list[bytes]:
         return [b"\x1e" + position.encode() for position in self._cursors]

@@ -8,16 +8,17 @@ import threading
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.clocks import lease_margin
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
-from azure_functions_db.core.types import lease_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from azure_functions_db.core.bridge import LoopCall
-    from azure_functions_db.core.types import Checkpoint, LeaseView, PollerState
+    from azure_functions_db.core.ports import HeldLease
+    from azure_functions_db.core.types import CheckpointJson, LeaseView, PollerState
 
 
 class TickCancelled(BaseException):
@@ -34,77 +35,86 @@ class Lease:
 
     def __init__(
         self,
-        stored: StoredLease,
+        store: StateStore,
+        poller_name: str,
         *,
         ttl_seconds: float,
+        transactional: bool,
+        may_steal: Callable[[], bool],
         clock: Callable[[], float],
         tell: Callable[[Exception, bool], None],
     ) -> None:
         self.lost: Expiry = Expiry(ttl_seconds, clock(), clock)
         """What a handler may ask whether the lease is lost."""
         self.owner = ""
-        self._stored = stored
+        self.is_held = False
+        """Whether the lease was taken and is kept alive."""
+        self.rival: LeaseView | None = None
+        """The lease of whoever was found to hold it instead, where the store shows it."""
+        self._store = store
+        self._poller = poller_name
         self._ttl = ttl_seconds
+        self._transactional = transactional
+        self._may_steal = may_steal
         self._clock = clock
         self._tell = tell
         self._asked = clock()
+        self._state: PollerState | None = None
+        self._held: HeldLease | None = None
         self._stopped = threading.Event()
         self._cancelled = False
         self._call: LoopCall[Any] | None = None
         self._heartbeat: Heartbeat | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Tell whether the lease was taken and is kept alive."""
-        return self._heartbeat is not None
-
-    @property
-    def rival(self) -> LeaseView | None:
-        """The lease of whoever was found to hold it instead, where the store shows it."""
-        return self._stored.rival
-
     def approach(self, fingerprint: str) -> None:
-        """Find out whether the lease can be had; a store that cannot be looked at takes it right here."""
-        self._asked = self._clock()
-        self._stored.approach(fingerprint)
-        if self._stored.lease_id is not None:
-            self.hold()  # from here on, or a long fetch would outlive it
+        """Look whether the lease can be had; a store that cannot be looked at takes it right here."""
+        store, self._asked = self._store, self._clock()
+        if isinstance(store, LookingStateStore):
+            self._state = store.look(self._poller, fingerprint)
+            self._give_way_to(self._state.lease)
+        else:
+            lease_id = store.acquire_lease(self._poller, self._ttl)
+            self._keep(LeaseById(store, self._poller, lease_id))  # from here on, or a long fetch would outlive it
 
-    def load(self) -> Checkpoint:
-        """Return the checkpoint."""
-        return self._stored.load()
+    def load(self) -> CheckpointJson:
+        """Return the checkpoint that was looked at, until the lease is held; from then on the store knows better."""
+        if self._state is not None and self._held is None:
+            return self._state.checkpoint
+        return self._store.load_checkpoint(self._poller)
 
     def hold(self) -> None:
-        """Take the lease, unless it was taken already, and keep it alive from now on."""
-        if self._stored.lease_id is None:
-            self._asked = self._clock()
-        self._stored.hold()
-        self.owner = _owner_of(self._stored.lease_id)
-        self.lost.extend(self._asked)
-        self.lost.on_loss(self._stop)
-        self._heartbeat = Heartbeat(
-            renew=self._stored.renew, expiry=self.lost, ttl_seconds=self._ttl, clock=self._clock, tell=self._tell
-        )
-        self._heartbeat.start()
+        """Take the lease by a write that proves that nothing has changed since the look, and keep it alive."""
+        store, state = self._store, self._state
+        if state is None or not isinstance(store, LookingStateStore):
+            raise AssertionError("approach() comes before hold()")
+        self.check()
+        # Only asked when there is work: an idle poller's old lease uses up nobody's one steal.
+        if state.abandoned is not None and not self._may_steal():
+            self._give_way_to(state.abandoned)
+        self._asked = self._clock()
+        self._keep(store.take(state, self._ttl))
 
-    def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:
+    def commit(self, checkpoint: CheckpointJson, *, last: bool) -> None:
         """Write the checkpoint under the lease, with no renewal beside it; the last write may give it back."""
-        if self._heartbeat is None:
+        if self._heartbeat is None or self._held is None:
             raise AssertionError("hold() comes before commit()")
+        # A transaction that fails at its end takes the checkpoint back, and must not have given back the lease.
+        release = last and not self._transactional
         with self._heartbeat.quiet():
             self.check()
-            self._stored.commit(checkpoint, last=last)
+            if self._held.commit(checkpoint, release=release):
+                self._held = None
             if last:
                 self._heartbeat.end()  # What has been given back must not be renewed.
 
     def transaction(self) -> AbstractContextManager[object]:
         """Open the transaction that the handler and the next commit share, where that is wanted."""
-        return self._stored.transaction()
+        return self._held.transaction() if self._held is not None and self._transactional else nullcontext()
 
     @property
     def is_to_release(self) -> bool:
         """Tell whether the lease has still to be given back."""
-        return self._stored.lease_id is not None
+        return self._held is not None
 
     def stop(self) -> None:
         """Renew no more."""
@@ -113,7 +123,9 @@ class Lease:
 
     def release(self) -> None:
         """Give the lease back, if it is still held."""
-        self._stored.release()
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
 
     def cancel(self) -> None:
         """End the tick: the host has cancelled it; callable from any thread."""
@@ -166,6 +178,26 @@ class Lease:
             else:
                 return
         call.result()
+
+    def _keep(self, held: HeldLease) -> None:
+        """Take note that the lease is held, and keep it alive from now on."""
+        self._held, self.is_held = held, True
+        self.owner = _owner_of(held.lease_id)
+        self.lost.extend(self._asked)
+        self.lost.on_loss(self._stop)
+        self._heartbeat = Heartbeat(
+            renew=lambda: held.renew(self._ttl),
+            expiry=self.lost,
+            ttl_seconds=self._ttl,
+            clock=self._clock,
+            tell=self._tell,
+        )
+        self._heartbeat.start()
+
+    def _give_way_to(self, rival: LeaseView | None) -> None:
+        self.rival = rival
+        if rival is not None:
+            raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=rival.owner_id)
 
     def _stop(self) -> None:
         self._stopped.set()
@@ -301,119 +333,30 @@ class Heartbeat:
         return max(0.0, min(wanted, self._expiry.remaining()))
 
 
-class StoredLease:
-    """The lease and the checkpoint in a store with just the five methods: lock first, then read."""
+class LeaseById:
+    """A lease held in a store with just the five methods, which knows it by its id."""
 
-    def __init__(self, store: StateStore, poller_name: str, ttl_seconds: float) -> None:
+    def __init__(self, store: StateStore, poller_name: str, lease_id: str) -> None:
+        self.lease_id = lease_id
         self._store = store
         self._poller = poller_name
-        self._ttl = ttl_seconds
-        self.lease_id: str | None = None
-        self.rival: LeaseView | None = None
 
-    def approach(self, fingerprint: str) -> None:  # noqa: ARG002 - such a store knows of none
-        """Find out whether the lease can be had; `LeaseConflictError` when somebody holds it."""
-        self.lease_id = self._store.acquire_lease(self._poller, self._ttl)
-
-    def load(self) -> Checkpoint:
-        """Return the checkpoint."""
-        return self._store.load_checkpoint(self._poller)
-
-    def hold(self) -> None:
-        """Do nothing: `approach` has taken the lease."""
-
-    def renew(self) -> None:
+    def renew(self, ttl_seconds: float) -> None:
         """Push the expiry of the lease."""
-        self._store.renew_lease(self._poller, self._held(), self._ttl)
+        self._store.renew_lease(self._poller, self.lease_id, ttl_seconds)
 
-    def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:  # noqa: ARG002 - releasing is a call of its own here
-        """Write the checkpoint."""
-        self._store.commit_checkpoint(self._poller, checkpoint, self._held())
+    def commit(self, checkpoint: CheckpointJson, *, release: bool = False) -> bool:  # noqa: ARG002 - releasing is a call of its own here
+        """Write the checkpoint; the lease stays held."""
+        self._store.commit_checkpoint(self._poller, checkpoint, self.lease_id)
+        return False
 
     def release(self) -> None:
-        """Give the lease back, if it is still held."""
-        if self.lease_id is not None:
-            lease_id, self.lease_id = self.lease_id, None
-            self._store.release_lease(self._poller, lease_id)
+        """Give the lease back."""
+        self._store.release_lease(self._poller, self.lease_id)
 
     def transaction(self) -> AbstractContextManager[object]:
         """Open no transaction: such a store shares none."""
         return nullcontext()
-
-    def _held(self) -> str:
-        if self.lease_id is None:
-            raise LeaseConflictError("The lease is not held")
-        return self.lease_id
-
-
-class LookFirstLease(StoredLease):
-    """Look first, lock when there is work, release in the last commit: three requests, not five."""
-
-    _store: LookingStateStore
-    _state: PollerState
-
-    def __init__(
-        self,
-        store: LookingStateStore,
-        poller_name: str,
-        ttl_seconds: float,
-        may_steal: Callable[[], bool],
-        *,
-        transactional: bool,
-    ) -> None:
-        super().__init__(store, poller_name, ttl_seconds)
-        self._may_steal = may_steal
-        self._transactional = transactional
-        self._joined: Callable[[], AbstractContextManager[object]] = nullcontext
-        self._open: object | None = None
-        self._locks_out_others = getattr(store, "locks_out_others", lambda _transaction: False)
-        if transactional and isinstance(store, TransactionalStateStore):
-            self._joined = store.transaction
-
-    def approach(self, fingerprint: str) -> None:
-        """Look whether the lease is free, without taking it."""
-        self._state = self._store.look(self._poller, fingerprint)
-        self._give_way_to(self._state.lease)
-
-    def load(self) -> Checkpoint:
-        """Return what was looked at, until the lease is held; from then on the store knows better."""
-        return self._state.checkpoint if self.lease_id is None else super().load()
-
-    def hold(self) -> None:
-        """Take the lease by a write that proves that nothing has changed since the look."""
-        if self.lease_id is None:
-            # Only asked when there is work: an idle poller's old lease uses up nobody's one steal.
-            if self._state.abandoned is not None and not self._may_steal():
-                self._give_way_to(self._state.abandoned)
-            self.lease_id = self._store.take_lease(self._state, self._ttl)
-
-    def commit(self, checkpoint: Checkpoint, *, last: bool) -> None:
-        """Write the checkpoint, and give the lease back in the same write where it is the last one."""
-        if last and not self._transactional:
-            self._store.commit_and_release(self._poller, checkpoint, self._held())
-            self.lease_id = None
-        else:
-            super().commit(checkpoint, last=last)
-
-    def renew(self) -> None:
-        """Push the expiry, unless one's own transaction keeps every other taker away as it would this renewal."""
-        if self._open is None or not self._locks_out_others(self._open):
-            super().renew()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Open the transaction that the handler and the next commit share, where that is wanted."""
-        with self._joined() as opened:
-            self._open = opened
-            try:
-                yield
-            finally:
-                self._open = None
-
-    def _give_way_to(self, rival: LeaseView | None) -> None:
-        self.rival = rival
-        if rival is not None:
-            raise LeaseConflictError("The lease is held", poller_name=self._poller, owner_id=rival.owner_id)
 
 
 def check_store(store: object, *, transactional: bool) -> None:
@@ -430,21 +373,7 @@ def check_store(store: object, *, transactional: bool) -> None:
         )
 
 
-def stored_lease(
-    store: StateStore,
-    poller_name: str,
-    *,
-    ttl_seconds: float,
-    transactional: bool,
-    may_steal: Callable[[], bool],
-) -> StoredLease:
-    """Return the way to the lease that suits the store."""
-    if isinstance(store, LookingStateStore):
-        return LookFirstLease(store, poller_name, ttl_seconds, may_steal, transactional=transactional)
-    return StoredLease(store, poller_name, ttl_seconds)
-
-
-def _owner_of(lease_id: str | None) -> str:
+def _owner_of(lease_id: str) -> str:
     # Lease ids are "owner:token"; a foreign store may have a form of its own.
-    owner, _, token = (lease_id or "").rpartition(":")
-    return owner if token.isdigit() else lease_id or ""
+    owner, _, token = lease_id.rpartition(":")
+    return owner if token.isdigit() else lease_id

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
+from azure_functions_db.core.ports import ChangeReader, NamesColumns, NormalizesItself, TellsOperations
 from azure_functions_db.core.types import Change
 from azure_functions_db.trigger.event_ids import Identities, PositionIdentities
 from azure_functions_db.trigger.events import OpenRowChange, RowChange
@@ -63,7 +64,7 @@ class RecordNormalizer:
         cursors = [record[column] for record in records]
         pks, keys = self._keys_of(records)
         operations = self._operations_of(records)
-        identities = Identities(source, operations, cursors, keys, revisions)
+        identities = Identities(source, operations, cursors, keys, revisions or {})
         # The hottest loop of the library: whatever can be shared is, and no call is made per record.
         events: list[Any] = []
         for index, record in enumerate(records):
@@ -97,7 +98,7 @@ class ChangeNormalizer:
                     f"The source handed out a {type(stranger).__name__}: it needs a normalizer=, "
                     "or cursor_column and pk_columns, or has to hand out changes"
                 )
-        identities = PositionIdentities(source, [each.op for each in changes], [each.position for each in changes])
+        identities = PositionIdentities(source, [each.op for each in changes], [each.position for each in changes], ())
         events: list[Any] = []
         for index, change in enumerate(changes):
             event: Any = OpenRowChange()
@@ -117,22 +118,26 @@ class ChangeNormalizer:
 
 def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
     """Return the normaliser of a source: the user's choice, the source's own, or the default."""
-    own = chosen or getattr(source, "normalizer", None)
-    if own is not None:
-        return own
-    cursor_column, pk_columns = getattr(source, "cursor_column", None), getattr(source, "pk_columns", None)
-    if hasattr(source, "fetch_changes") and (cursor_column is None or pk_columns is None):
-        return ChangeNormalizer()
-    if cursor_column is None or pk_columns is None:
-        raise ConfigurationError(
-            f"{type(source).__name__} has no cursor_column and pk_columns; give the trigger a normalizer="
-        )
-    return RecordNormalizer(
-        cursor_column,
-        pk_columns,
-        created_column=getattr(source, "created_column", None),
-        deleted_column=getattr(source, "deleted_column", None),
-    )
+    match source:
+        case _ if chosen is not None:
+            return chosen
+        case NormalizesItself() if source.normalizer is not None:
+            return source.normalizer  # type: ignore[no-any-return]  # as its author says
+        case TellsOperations():
+            return RecordNormalizer(
+                source.cursor_column,
+                source.pk_columns,
+                created_column=source.created_column,
+                deleted_column=source.deleted_column,
+            )
+        case NamesColumns():
+            return RecordNormalizer(source.cursor_column, source.pk_columns)
+        case ChangeReader():
+            return ChangeNormalizer()
+        case _:
+            raise ConfigurationError(
+                f"{type(source).__name__} has no cursor_column and pk_columns; give the trigger a normalizer="
+            )
 
 
 def normalized(

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import secrets
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, Unpack, get_args, get_type_hints
 
 from azure_functions_db.core.bridge import finished, in_thread
+from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
+from azure_functions_db.trigger.adapters import full_source
 from azure_functions_db.trigger.handler import Handler
+from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import TickCancelled, check_store
 from azure_functions_db.trigger.normalizers import Normalizer, normalizer_for
 from azure_functions_db.trigger.retry import ONCE, RetryPolicy
-from azure_functions_db.trigger.source import full_source
 from azure_functions_db.trigger.tick import Tick
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import ChangeSource, SourceAdapter, StateStore
 
 
-def utc_now() -> dt.datetime:
-    """Return the time by the machine's clock."""
-    return dt.datetime.now(dt.UTC)
-
-
-def random_id() -> str:
-    """Return an id that nobody else has."""
-    return uuid.uuid4().hex
+random_id = partial(secrets.token_hex, 16)
+"""Makes an id that nobody else has."""
 
 
 def always() -> bool:
@@ -202,7 +198,7 @@ class PollRunner:
 
     def run(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick here and now; return the number of events handled."""
-        return Tick(self.settings, Handler(handler), invocation_id).run()
+        return self._tick(Handler(handler), invocation_id).run()
 
     async def run_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick in a thread; an async handler is awaited on this loop.
@@ -210,7 +206,7 @@ class PollRunner:
         Cancelling this call cancels the handler, commits nothing more and gives the lease back
         before the cancellation goes on.
         """
-        tick = Tick(self.settings, Handler(handler, asyncio.get_running_loop()), invocation_id)
+        tick = self._tick(Handler(handler, asyncio.get_running_loop()), invocation_id)
         work = asyncio.ensure_future(in_thread(_run, tick))
         try:
             return await asyncio.shield(work)
@@ -219,6 +215,10 @@ class PollRunner:
             with suppress(Exception):  # the cancellation is what counts now
                 await finished(work)
             raise
+
+    def _tick(self, handler: Handler, invocation_id: str | None) -> Tick:
+        kind = Tick if self.settings.quarantine is None else IsolatingTick
+        return kind(self.settings, handler, invocation_id)
 
 
 def _run(tick: Tick) -> int:

@@ -4,57 +4,66 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import (
     CommitError,
+    FetchError,
     HandlerError,
+    LeaseAcquireError,
     LeaseConflictError,
     LostLeaseError,
     PollerError,
-    RowsFailed,
+    PositionLostError,
     SerializationError,
+    SourceConfigurationError,
     SourceInUseError,
+    StateStoreError,
 )
-from azure_functions_db.core.serializers import datetime_text
+from azure_functions_db.core.ports import CountsChanges
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import (
     BatchCommitted,
+    FetchedNothing,
     HandlerRetried,
     LeaseRenewFailed,
     LeaseSkipped,
-    RowQuarantined,
+    SourceReported,
     Stage,
+    StageEnded,
+    StageFailed,
+    StageStarted,
     TickCompleted,
     TickResult,
     TickStarted,
 )
-from azure_functions_db.trigger.batch import (
-    Batch,
-    has_news,
-    unconfirmed_batch,
-    with_failed_attempts,
-    with_rows_aside,
-)
+from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.context import PollContext
-from azure_functions_db.trigger.handler import Misfits, fitted, named_rows
-from azure_functions_db.trigger.lease import Lease, TickCancelled, stored_lease
-from azure_functions_db.trigger.poison import Search
-from azure_functions_db.trigger.source import SourceSession
-from azure_functions_db.trigger.stages import Stages
+from azure_functions_db.trigger.handler import Misfits, fitted
+from azure_functions_db.trigger.lease import Lease, TickCancelled
+from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.retry import FETCH_RETRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from azure_functions_db.core.ports import QuarantineSink
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.errors import DbError
+    from azure_functions_db.core.observers import Observers
+    from azure_functions_db.core.ports import ChangeReader
+    from azure_functions_db.core.signals import TickSignal
+    from azure_functions_db.core.types import FetchResult, Position
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
-    from azure_functions_db.trigger.poison import Reason
+    from azure_functions_db.trigger.poison import Search
     from azure_functions_db.trigger.poll import PollSettings
 
     _Errors = Mapping[str, Exception]
+
+T = TypeVar("T")
+
+# Further behind than this is far behind; counting on would cost more than it tells.
+_MOST_ROWS = 10_000
 
 
 class Tick:
@@ -63,6 +72,8 @@ class Tick:
     def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
         self._settings = settings
         self._handler = handler
+        self._source = settings.source
+        self._reader: ChangeReader | None = None
         self._stages = Stages(
             poller_name=settings.name,
             invocation_id=invocation_id or settings.new_id(),
@@ -71,21 +82,22 @@ class Tick:
         )
         self._say = self._stages.say
         self._stage = self._stages.run
-        self._source = SourceSession(settings, self._stages, self._pause)
         self.lease = self._new_lease()
         self._started_at = settings.now()
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
-        self._batches = self._handled = 0
+        self._batches = self._fetched = self._handled_count = 0
         # A handler may change its rows: where they may be needed again, it is given copies.
         self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
-        self._last_handled: Sequence[RowChange] = ()
 
     # The story.
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        self._source.describe()
+        self._descriptor, self._needs = self._stage(
+            Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
+        )
+        self._stages.source = self._descriptor.name
         self._say(TickStarted, batch_size=self._settings.batch_size)
         try:
             self._poll()
@@ -93,38 +105,33 @@ class Tick:
             self._complete(TickResult.CANCELLED if isinstance(error, TickCancelled) else TickResult.FAILED, error)
             raise
         self._complete(self._result)
-        return self._handled
+        return self._handled_count
 
     def _poll(self) -> None:
         try:
-            position = self._approach()
-            while position is not None:
-                position = self._step(position)
+            checkpoint = self._approach()
+            while checkpoint is not None:
+                checkpoint = self._step(checkpoint)
         except SourceInUseError:
             self._skip()
         finally:
             self._clear_up()
 
-    def _step(self, position: Checkpoint) -> Checkpoint | None:
+    def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Take one batch from the source to its commit; return where to go on, None when the tick is over."""
-        batch = self._fetch(position)
-        if batch is None or not self._hold():
-            return None
-        sink = self._settings.quarantine
-        if sink is None:
-            return self._deliver(batch)
-        self._take_back(batch, sink)
-        if batch.search is None or batch.is_whole:
-            batch.search = None
-            return self._deliver(batch)
-        return self._isolate(batch, batch.search, sink)
+        batch = self._fetch(checkpoint)
+        return None if batch is None or not self._hold() else self._handled(batch)
+
+    def _handled(self, batch: Batch) -> Checkpoint | None:
+        """Deliver the batch; a tick with a quarantine may search it for poison rows instead."""
+        return self._deliver(batch)
 
     def _complete(self, result: TickResult, error: BaseException | None = None) -> None:
         self._say(
             TickCompleted,
             result=result,
-            fetched_count=self._source.fetched,
-            handled_count=self._handled,
+            fetched_count=self._fetched,
+            handled_count=self._handled_count,
             batches=self._batches,
             duration_ms=(self._settings.monotonic() - self._began) * 1000,
             ended_at=self._settings.now(),
@@ -136,16 +143,15 @@ class Tick:
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
         try:
-            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(self._source.descriptor.fingerprint))
+            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(self._descriptor.fingerprint))
         except LeaseConflictError:
             self._skip()
             return None
-        self._loaded = self._stage(Stage.LOAD, self.lease.load)
-        return None if self._source.needs.needs_lease and not self._hold() else self._loaded
+        self._loaded = Checkpoint.of(self._stage(Stage.LOAD, self.lease.load))
+        return None if self._needs.needs_lease and not self._hold() else self._loaded
 
     def _hold(self) -> bool:
         """Hold the lease from now on; False when another instance was faster."""
-        self.lease.check()
         if self.lease.is_held:
             return True
         try:
@@ -153,9 +159,9 @@ class Tick:
         except LeaseConflictError:
             self._skip()
             return False
-        if self._source.needs.acknowledges and self._loaded.get("cursor") is not None:
+        if self._needs.acknowledges and self._loaded.position:
             # A crash may have come between the last commit and its acknowledgement.
-            self._source.acknowledge(self._loaded)
+            self._acknowledge(self._loaded)
         return True
 
     def _skip(self) -> None:
@@ -177,62 +183,125 @@ class Tick:
                 with suppress(PollerError):
                     self._stage(Stage.RELEASE, self.lease.release)
         finally:
-            self._source.close()
+            if self._reader is not None:
+                with suppress(PollerError):
+                    self._stage(Stage.CLOSE, self._reader.close)
 
     def _new_lease(self) -> Lease:
         settings = self._settings
-        stored = stored_lease(
+        return Lease(
             settings.store,
             settings.name,
             ttl_seconds=settings.lease_ttl_seconds,
             transactional=settings.transactional,
             may_steal=settings.may_steal,
-        )
-        return Lease(
-            stored,
-            ttl_seconds=settings.lease_ttl_seconds,
             clock=settings.monotonic,
             tell=lambda error, lost: self._say(LeaseRenewFailed, lease_owner=self.lease.owner, error=error, lost=lost),
         )
 
     # Reading.
 
-    def _fetch(self, position: Checkpoint) -> Batch | None:
-        """Return the next batch, None when nothing has changed."""
-        self.lease.check()
-        batch = self._source.next_batch(position)
-        if batch.events:
-            return batch
-        self._keep(batch.after, position)
+    def _fetch(self, checkpoint: Checkpoint) -> Batch | None:
+        """Return the batch behind a checkpoint, None when nothing has changed."""
+        if self.lease.is_held:
+            self.lease.check()
+        began, spent = self._settings.monotonic(), dict[Stage, float]()
+        search = self._search_after(checkpoint)
+        limit = self._settings.batch_size if search is None else search.rows.stop
+        result = self._read(checkpoint.position, limit, search, spent)
+        for fact in result.facts:
+            self._say(SourceReported, fact=fact)
+        if not result.records:
+            self._say(FetchedNothing, fetch_duration_ms=spent[Stage.FETCH], checkpoint_before=checkpoint.json)
+            self._keep(Checkpoint.of(result.next_checkpoint), checkpoint)
+            return None
+        self._fetched += len(result.records)
+        batch = Batch(
+            id=f"batch_{self._settings.new_id()}",
+            before=checkpoint,
+            after=Checkpoint.of(result.next_checkpoint),
+            more=len(result.records) >= limit if result.more is None else bool(result.more),
+            began=began,
+            attempts=checkpoint.failed_attempts,
+            search=search,
+            is_whole=len(result.records) > limit,
+            spent=spent,
+        )
+        self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
+        return batch
+
+    def _read(self, position: Position, limit: int, search: Search | None, spent: dict[Stage, float]) -> FetchResult:
+        """Fetch, and fetch again after a pause where the database failed in passing."""
+        pauses: Iterator[float] | None = None
+        while True:
+            try:
+                return self._stage(Stage.FETCH, lambda: self._page(position, limit, search), spent=spent)
+            except FetchError as error:
+                pauses = pauses or FETCH_RETRIES.pauses()
+                pause = next(pauses, None)
+                if pause is None or not error.transient:
+                    raise
+                self._pause(pause)
+
+    def _page(self, position: Position, limit: int, search: Search | None) -> FetchResult:  # noqa: ARG002 - see IsolatingTick
+        return self._opened().fetch_changes(position, limit)
+
+    def _opened(self) -> ChangeReader:
+        if self._reader is None:
+            self._reader = self._source.open() or self._source
+        return self._reader
+
+    def _make_events(self, batch: Batch, result: FetchResult) -> None:
+        """Make the events of a page, and the checkpoint to write after them."""
+        settings, fetched_at = self._settings, self._settings.now()
+        metadata = {
+            "batch_id": batch.id,
+            "attempt": batch.attempts + 1,
+            "fetched_at": fetched_at,
+            "consumer": settings.consumer,
+        }
+        events = normalized(settings.normalizer, result.records, self._descriptor, metadata, result.revisions)
+        undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
+        if undecodable and settings.quarantine is None:
+            raise undeliverable(events, undecodable)
+        batch.events, batch.undecodable = events, undecodable
+        batch.after = batch.before.after(batch.after, batch.id, fetched_at, len(events))
+
+    def _search_after(self, checkpoint: Checkpoint) -> Search | None:  # noqa: ARG002 - see IsolatingTick
+        """Return the search for poison rows that a checkpoint tells of; there is none without a quarantine."""
         return None
 
-    def _keep(self, reached: Checkpoint, position: Checkpoint) -> None:
+    def _keep(self, reached: Checkpoint, checkpoint: Checkpoint) -> None:
         """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
-        if not has_news(reached, position) or not self._hold():
+        if not checkpoint.has_news(reached) or not self._hold():
             return
-        kept = {**position, **reached, "updated_at": datetime_text(self._settings.now())}
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept, last=not self._source.needs.acknowledges))
-        self._source.acknowledge(reached)
+        kept = checkpoint.kept(reached, self._settings.now())
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept.json, last=not self._needs.acknowledges))
+        self._acknowledge(reached)
+
+    def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
+        """Tell the source of a commit; failing at that is told, not raised, and done again by a later tick."""
+        try:
+            self._stage(Stage.ACKNOWLEDGE, lambda: self._opened().acknowledge(checkpoint.position), batch_id)
+        except SourceInUseError:
+            raise
+        except PollerError:
+            pass
 
     # Delivering: the whole batch goes to the handler.
 
     def _deliver(self, batch: Batch) -> Checkpoint | None:
         """Handle and commit the batch, or raise and leave the checkpoint where it is."""
-        try:
-            self._settle_with_retries(batch)
-        except (HandlerError, SerializationError) as failure:
-            sink = self._settings.quarantine
-            if sink is None:
-                raise
-            return self._recover(batch, failure, sink)
+        self._settle_with_retries(batch)
         return self._go_on_after(batch)
 
     def _settle_with_retries(self, batch: Batch) -> None:
-        pauses = self._settings.retry_policy.pauses()
+        pauses: Iterator[float] | None = None
         while True:
             try:
                 return self._settle(batch)
             except HandlerError as error:
+                pauses = pauses or self._settings.retry_policy.pauses()
                 pause = next(pauses, None)
                 if pause is None or not self._has_time(pause + batch.call_seconds):
                     raise
@@ -255,93 +324,6 @@ class Tick:
                 self._write(batch)
         except (CommitError, LostLeaseError) as failure:
             self._raise_unless_committed(batch, failure)
-
-    def _recover(self, batch: Batch, failure: PollerError, sink: QuarantineSink) -> Checkpoint | None:
-        """After a failed batch: leave it for the next tick, or begin to search for its poison rows."""
-        named = isinstance(failure, SerializationError) or isinstance(failure.__cause__, RowsFailed)
-        if batch.attempts < self._settings.max_attempts or (batch.is_whole and not named):
-            self._remember(batch, batch.before)
-            raise failure
-        batch.search = Search.through(len(batch.events), named=named)
-        if batch.is_whole:
-            return self._try_part(batch, batch.search, sink)
-        self._note(batch, batch.noting(batch.before, batch.search))
-        if not self._has_time(batch.call_seconds):
-            raise failure
-        return batch.before
-
-    # Isolating: parts of a failed batch go to the handler, until its poison rows are found.
-
-    def _isolate(self, batch: Batch, search: Search, sink: QuarantineSink) -> Checkpoint | None:
-        """Take one step of the search for poison rows."""
-        current = search.facing(batch.events[0].event_id)
-        if current is not search:
-            return self._search_on(batch, current)
-        return self._try_witness(batch, search) if search.needs_witness else self._try_part(batch, search, sink)
-
-    def _try_part(self, batch: Batch, search: Search, sink: QuarantineSink) -> Checkpoint | None:
-        after = batch.after
-        batch.after = batch.noting(after, search.passed(len(batch.events), more=batch.more))
-        try:
-            self._settle(batch)
-        except HandlerError as failure:
-            culprits = named_rows(failure.__cause__, batch.handled_events)
-            if not culprits and not search.convicts:
-                return self._refused(batch, search, failure)
-            if not culprits:
-                culprits = {batch.events[0].event_id: failure.__cause__ or failure}
-                batch.after = batch.noting(after, search.convicted(more=batch.more))
-            self._put_aside(batch, sink, culprits)
-            if self._settings.transactional:
-                batch.after = after
-                return self._try_part(batch, search, sink)  # All was rolled back: once more, without them.
-            self._commit(batch)
-        return self._go_on_after(batch)
-
-    def _try_witness(self, batch: Batch, search: Search) -> Checkpoint | None:
-        """Try a row behind the suspect; where there is none, the last one that this tick has seen digested."""
-        witness = batch.events[search.rows.start :] or self._last_handled
-        if not witness:
-            self._give_up(batch, search.given_up(), None)
-        if witness[0].event_id in batch.undecodable:
-            return self._refused(batch, search, None)
-        try:
-            self._try(batch, witness)
-        except HandlerError as failure:
-            return self._refused(batch, search, failure)
-        return self._search_on(batch, search.witnessed())
-
-    def _try(self, batch: Batch, events: Sequence[RowChange]) -> None:
-        """Call the handler; where its writes are transactional, take them back."""
-        if not self._settings.transactional:
-            self._call(batch, events)
-            return
-        with suppress(_TakenBack), self._transaction(batch):
-            self._call(batch, events)
-            raise _TakenBack
-
-    def _refused(self, batch: Batch, search: Search, failure: HandlerError | None) -> Checkpoint | None:
-        if batch.is_whole and failure is not None:
-            self._remember(batch, batch.before)
-            raise failure
-        narrowed = search.refused(batch.events[0].event_id)
-        if search.needs_witness and not narrowed.needs_witness:
-            self._give_up(batch, narrowed, failure)
-        return self._search_on(batch, narrowed)
-
-    def _give_up(self, batch: Batch, search: Search, failure: HandlerError | None) -> NoReturn:
-        batch.attempts += 1
-        self._remember(batch, batch.noting(batch.before, search))
-        raise HandlerError(
-            "Nothing that was tried could be handled, which looks like an outage: no row was put aside",
-            poller_name=self._settings.name,
-            batch_id=batch.id,
-        ) from failure
-
-    def _search_on(self, batch: Batch, search: Search) -> Checkpoint | None:
-        """Keep how far the search has come, so that it goes on from here whatever becomes of this tick."""
-        self._note(batch, batch.noting(batch.before, search))
-        return batch.before if self._has_time(batch.call_seconds) else None
 
     # Handling.
 
@@ -383,8 +365,8 @@ class Tick:
             invocation_id=self._stages.invocation_id,
             batch_id=batch.id,
             lease_owner=self.lease.owner,
-            checkpoint_before=batch.before,
-            checkpoint_after_candidate=batch.after,
+            checkpoint_before=batch.before.json,
+            checkpoint_after_candidate=batch.after.json,
             tick_started_at=self._started_at,
             source_name=self._stages.source,
             attempt=batch.attempts + 1,
@@ -410,18 +392,18 @@ class Tick:
         """Move the checkpoint behind the batch, in the write that proves the lease."""
         if batch.undecodable:
             self._put_undecodable_aside(batch)
-        batch.after = {**batch.after, "updated_at": datetime_text(self._settings.now())}
+        batch.after = batch.after.written_at(self._settings.now())
         batch.is_last = self._is_last(batch)
         # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
-        last = batch.is_last and not self._source.needs.acknowledges
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after, last=last), batch.id, batch.spent)
+        last = batch.is_last and not self._needs.acknowledges
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.json, last=last), batch.id, batch.spent)
 
     def _raise_unless_committed(self, batch: Batch, failure: PollerError) -> None:
         try:
-            stored = self.lease.load()
+            stored = Checkpoint.of(self.lease.load())
         except Exception:  # noqa: BLE001 - not knowing counts as not committed: the batch comes again
-            stored = {}
-        if stored.get("last_successful_batch_id") != batch.id:
+            raise failure from None
+        if stored.batch_id != batch.id:
             raise failure
 
     @contextmanager
@@ -429,22 +411,11 @@ class Tick:
         with self._stages.translated(Stage.COMMIT, batch.id), self.lease.transaction():
             yield
 
-    def _note(self, batch: Batch, checkpoint: Checkpoint) -> None:
-        """Write notes beside the unmoved position."""
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint, last=False), batch.id)
-        batch.before = checkpoint
-
-    def _remember(self, batch: Batch, checkpoint: Checkpoint) -> None:
-        """Write the count of attempts beside the unmoved position; failing at that is told, not raised."""
-        counted = with_failed_attempts(checkpoint, batch.attempts)
-        with suppress(PollerError):
-            self._stage(Stage.COMMIT, lambda: self.lease.commit(counted, last=True), batch.id)
-
     def _is_last(self, batch: Batch) -> bool:
         if not batch.more:
             return True
         # All steps of a search together count as one batch.
-        is_over = self._source.search_after(batch.after) is None
+        is_over = self._search_after(batch.after) is None
         if is_over and self._batches + 1 >= self._settings.max_batches_per_tick:
             return True
         # The next batch is expected to take as long as this one.
@@ -457,12 +428,11 @@ class Tick:
 
     def _go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Tell what was done; return the position to go on from, None when the tick is over."""
-        self._batches += batch.is_last or self._source.search_after(batch.after) is None
+        self._batches += batch.is_last or self._search_after(batch.after) is None
         handled = batch.handled_events
-        self._handled += len(handled)
+        self._handled_count += len(handled)
         self._result = TickResult.HANDLED
-        self._last_handled = handled[-1:] or self._last_handled
-        self._source.acknowledge(batch.after, batch.id)
+        self._acknowledge(batch.after, batch.id)
         self._tell_of(batch, handled)
         return None if batch.is_last else batch.after
 
@@ -470,15 +440,15 @@ class Tick:
         lag, spent = lag_seconds(batch.events[-1].cursor, self._settings.now()), batch.spent
         waiting = None
         if lag is None and batch.is_last:
-            waiting = self._source.rows_behind(batch.after) if batch.more else 0
+            waiting = self._rows_behind(batch.after) if batch.more else 0
         self._say(
             BatchCommitted,
             batch_id=batch.id,
             batch_size=self._settings.batch_size,
             fetched_count=len(batch.events),
             handled_count=len(handled),
-            checkpoint_before=batch.before,
-            checkpoint_after=batch.after,
+            checkpoint_before=batch.before.json,
+            checkpoint_after=batch.after.json,
             lease_owner=self.lease.owner,
             fetch_duration_ms=spent.get(Stage.FETCH, 0.0),
             handler_duration_ms=spent.get(Stage.HANDLER, 0.0),
@@ -488,35 +458,128 @@ class Tick:
             events=handled,
         )
 
-    # The quarantine.
-
-    def _take_back(self, batch: Batch, sink: QuarantineSink) -> None:
-        """Take back what a batch that was never committed has put aside: its rows are about to come again."""
-        unconfirmed = unconfirmed_batch(batch.before)
-        if unconfirmed is None:
-            return
-        self._stage(Stage.QUARANTINE, lambda: _remove(sink, self._settings.name, unconfirmed), batch.id)
-        batch.before = with_rows_aside(batch.before, None)
-
     def _put_undecodable_aside(self, batch: Batch) -> None:
-        sink, reasons = self._settings.quarantine, batch.undecodable
-        if sink is not None and not reasons.keys() <= batch.quarantined:
-            self._put_aside(batch, sink, reasons)
+        """Do nothing: without a quarantine no such batch comes this far."""
 
-    def _put_aside(self, batch: Batch, sink: QuarantineSink, culprits: Mapping[str, Reason]) -> None:
-        rows = batch.rows_aside(self._settings.name, culprits, self._settings.now())
-        self._note(batch, with_rows_aside(batch.before, batch.id))
-        self._stage(Stage.QUARANTINE, lambda: sink.put(rows), batch.id)
-        batch.quarantined.update(row.event_id for row in rows)
-        for row in rows:
-            self._say(RowQuarantined, row=row)
+    def _rows_behind(self, checkpoint: Checkpoint) -> int | None:
+        """Return how many rows wait behind it, None where the source cannot count them; counting is bounded."""
+        with suppress(Exception):  # a number for a dashboard is not worth a failed tick
+            if isinstance(self._source, CountsChanges):
+                return self._source.count_changes(checkpoint.position, _MOST_ROWS)
+        return None
 
 
-class _TakenBack(BaseException):
-    """Ends a transaction that was only a trial."""
+class _Rule(NamedTuple):
+    says: str
+    raises: type[DbError]
+    keeps: tuple[type[DbError], ...] = ()
+    passes: tuple[type[DbError], ...] = ()
+    """What is no failure: somebody else is at it."""
 
 
-def _remove(sink: QuarantineSink, poller_name: str, batch_id: str) -> None:
-    for row in list(sink.entries(poller_name)):
-        if row.batch_id == batch_id:
-            sink.remove(row.poller_name, row.event_id)
+_RULES = {
+    Stage.DESCRIPTOR: _Rule("The source could not be described", SourceConfigurationError, (PollerError,)),
+    Stage.ACQUIRE: _Rule(
+        "The state store failed", LeaseAcquireError, (LeaseAcquireError, StateStoreError), (LeaseConflictError,)
+    ),
+    Stage.LOAD: _Rule("The checkpoint could not be loaded", StateStoreError, (StateStoreError, PollerError)),
+    Stage.FETCH: _Rule(
+        "Changes could not be read",
+        FetchError,
+        (FetchError, PositionLostError, SerializationError, SourceConfigurationError),
+        (SourceInUseError,),
+    ),
+    Stage.NORMALIZE: _Rule("Records could not be turned into events", SerializationError, (SerializationError,)),
+    Stage.HANDLER: _Rule("The handler failed", HandlerError, (LostLeaseError,)),
+    Stage.QUARANTINE: _Rule("Rows could not be put into quarantine", CommitError),
+    Stage.COMMIT: _Rule("The checkpoint could not be committed", CommitError, (PollerError,)),
+    Stage.ACKNOWLEDGE: _Rule("The source could not be told of the commit", FetchError, (), (SourceInUseError,)),
+    Stage.RENEW: _Rule("The lease could not be renewed", LostLeaseError),
+    Stage.RELEASE: _Rule("The lease could not be released", CommitError),
+    Stage.CLOSE: _Rule("The source could not be closed", FetchError),
+}
+
+
+class Stages:
+    """Runs the stages of one tick: timed, told, and with errors of their own."""
+
+    def __init__(
+        self, *, poller_name: str, invocation_id: str, clock: Callable[[], float], observers: Observers
+    ) -> None:
+        self.poller_name = poller_name
+        self.invocation_id = invocation_id
+        self.source = ""
+        self._clock = clock
+        self._observers = observers
+        self._is_traced = observers.trace_stages
+
+    def say(self, kind: type[TickSignal], **facts: Any) -> None:
+        """Tell the observers a fact about this tick, if one of them listens."""
+        about = {"poller_name": self.poller_name, "invocation_id": self.invocation_id, "source": self.source}
+        self._observers.tell(kind, about | facts)
+
+    def run(
+        self,
+        stage: Stage,
+        step: Callable[[], T],
+        batch_id: str | None = None,
+        spent: dict[Stage, float] | None = None,
+    ) -> T:
+        """Run one step: what it raises comes out as the error of its stage; ``spent`` adds up the milliseconds."""
+        if self._is_traced:
+            self.say(StageStarted, stage=stage, batch_id=batch_id)
+        began = self._clock()
+        try:
+            result = step()
+        except BaseException as error:
+            self._fail(stage, batch_id, (self._clock() - began) * 1000, error)
+            raise
+        finally:
+            if spent is not None:
+                spent[stage] = spent.get(stage, 0.0) + (self._clock() - began) * 1000
+        if self._is_traced:
+            self.say(StageEnded, stage=stage, batch_id=batch_id, duration_ms=(self._clock() - began) * 1000)
+        return result
+
+    def _fail(self, stage: Stage, batch_id: str | None, duration_ms: float, error: BaseException) -> None:
+        """Tell of a failed step, and raise the error of its stage unless that is what it raised itself."""
+        if isinstance(error, _RULES[stage].passes):
+            self.say(StageEnded, stage=stage, batch_id=batch_id, duration_ms=duration_ms)
+            return
+        ours = self.translation(stage, error, batch_id) if isinstance(error, Exception) else error
+        if ours is not error:
+            ours.__cause__ = error  # observers want to know it, too
+        self.say(StageFailed, stage=stage, batch_id=batch_id, duration_ms=duration_ms, error=ours)
+        if ours is not error:
+            raise ours from error
+
+    @contextmanager
+    def translated(self, stage: Stage, batch_id: str | None = None) -> Iterator[None]:
+        """Turn what is raised into the error of this stage, and let it say what it is about."""
+        try:
+            yield
+        except Exception as error:
+            ours = self.translation(stage, error, batch_id)
+            if ours is error:
+                raise
+            raise ours from error
+
+    def translation(self, stage: Stage, error: Exception, batch_id: str | None) -> DbError:
+        """Return the error of this stage that says what was raised, and what it is about."""
+        ours = _ours(stage, error)
+        for name, value in (("poller_name", self.poller_name), ("batch_id", batch_id), ("source", self.source)):
+            if getattr(ours, name, "") is None:
+                setattr(ours, name, value or None)
+        return ours
+
+
+def _ours(stage: Stage, error: Exception) -> DbError:
+    rule = _RULES[stage]
+    if isinstance(error, rule.keeps) and not (stage is Stage.ACQUIRE and getattr(error, "unreachable", False)):
+        return error
+    if stage is Stage.COMMIT and isinstance(error, LeaseConflictError):
+        return LostLeaseError(f"The lease had passed to somebody else: {error}")
+    ours = rule.raises(f"{rule.says}: {type(error).__name__}: {masked_words(error)}")
+    if isinstance(ours, FetchError):
+        ours.transient = isinstance(error, ConnectionError | TimeoutError)
+    return ours

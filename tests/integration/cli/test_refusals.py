@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import make_url
 
 from azure_functions_db.cli.exits import Exit
-from tests.integration.cli import visitors
 from tests.integration.cli.commands import CHANGES, COMMANDS, QUARANTINE, SAVED, SOURCE, STATE, Command
 from tests.integration.cli.shelves import Tables
+from tests.support import visitors
 
 if TYPE_CHECKING:
     from tests.integration.cli.shops import Outcome, Shop

@@ -23,7 +23,7 @@ from azure_functions_db import (
     SqlStateStore,
 )
 from azure_functions_db.decorator.composition import polling_of
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.memory import FakeClock
 
 if TYPE_CHECKING:
     from azure_functions_db.trigger.context import PollContext

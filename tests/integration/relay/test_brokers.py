@@ -178,12 +178,12 @@ class WatchingStore(MemoryStateStore):
         held = super().take(*arguments, **options)
         commit = held.commit
 
-        def watched(checkpoint: Any, **how: Any) -> None:
+        def watched(checkpoint: Any, **how: Any) -> bool:
             passed = checkpoint["cursor"]["tiebreaker"]["id"] if isinstance(checkpoint["cursor"], dict) else 0
             has = {json.loads(each["body"])["data"]["pk"]["id"] for each in self.broker.received()}
             assert has >= set(range(passed + 1)), "the checkpoint moves before the broker has said yes"
             self.commits += 1
-            commit(checkpoint, **how)
+            return commit(checkpoint, **how)
 
         held.commit = watched  # type: ignore[method-assign]
         return held

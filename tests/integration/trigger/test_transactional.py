@@ -24,7 +24,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.quarantine import SqlQuarantine
 from azure_functions_db.sql.transactions import ambient_connection
-from azure_functions_db.testing.clock import FakeClock
+from azure_functions_db.testing.memory import FakeClock
 from tests.unit.trigger.poller import ListSource, run
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from azure_functions_db.cli.commands import SUMMARIES
 from azure_functions_db.cli.main import app
+from azure_functions_db.cli.options import SUMMARIES
 
 RUNNER = CliRunner()
 

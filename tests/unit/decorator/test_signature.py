@@ -14,7 +14,7 @@ import azure.functions as func
 import pytest
 
 from azure_functions_db import ConfigurationError
-from azure_functions_db.decorator.signature import disguised
+from azure_functions_db.decorator.composition import disguised
 
 USER_MODULE = """
 from __future__ import annotations

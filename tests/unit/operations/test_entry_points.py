@@ -1,4 +1,4 @@
-"""Stores, sinks and commands that other packages add by entry points; ours come first."""
+"""Stores, sinks and options that other packages add by entry points; ours come first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from azure_functions_db import FileStateStore, MemoryStateStore
-from azure_functions_db.cli import commands
+from azure_functions_db.cli import options
 from azure_functions_db.cli.main import app
 from azure_functions_db.operations import stores
 from azure_functions_db.testing.memory import MemoryQuarantine
@@ -31,7 +31,7 @@ def greet(name: str) -> None:
 
 @pytest.fixture(autouse=True)
 def another_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that adds a store, a sink and two commands, one by a name that is taken."""
+    """A package that adds a store, a sink and two options, one by a name that is taken."""
     module = ModuleType("their_package")
     vars(module).update(open_store=open_store, open_sink=lambda _url: MemoryQuarantine(), greet=greet)
     monkeypatch.setitem(sys.modules, "their_package", module)
@@ -41,11 +41,11 @@ def another_package(monkeypatch: pytest.MonkeyPatch) -> None:
             ("drawer", "open_store", stores.STORES),
             ("file", "open_store", stores.STORES),
             ("drawer", "open_sink", stores.SINKS),
-            ("greet", "greet", commands.VERBS),
-            ("status", "greet", commands.VERBS),
+            ("greet", "greet", options.VERBS),
+            ("status", "greet", options.VERBS),
         ]
     )
-    for asking in (stores, commands):
+    for asking in (stores, options):
         monkeypatch.setattr(asking, "entry_points", every.select)
 
 

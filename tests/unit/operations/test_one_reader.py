@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from azure_functions_db import DbBindings, MemoryStateStore
 from azure_functions_db.cli.main import app as azfdb
-from azure_functions_db.operations.apps import app_of
 from azure_functions_db.operations.doctor import examine
-from azure_functions_db.operations.pollers import Pollers
+from azure_functions_db.operations.pollers import Pollers, app_of
 from azure_functions_db.operations.reset import to_cursor
 from azure_functions_db.operations.status import status_of
 from azure_functions_db.operations.tail import tail
@@ -26,7 +25,7 @@ from azure_functions_db.testing.stream import MemoryLog, MemoryStreamReader, Mem
 if TYPE_CHECKING:
     import pytest
 
-    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.core.types import CheckpointJson, FetchResult
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -54,11 +53,11 @@ class WatchedReader(MemoryStreamReader):
         self._acts.append("close")
         super().close()
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         self._acts.append("fetch")
         return super().fetch_changes(checkpoint, limit)
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         self._acts.append("acknowledge")
         super().acknowledge(checkpoint)
 
@@ -118,6 +117,17 @@ def test_looking_while_the_poller_reads_disturbs_nothing() -> None:
 def _run(app: func.FunctionApp) -> None:
     [poller] = Pollers.of_app(app_of(app)).all()
     poller.defined.function.call(timer=None)
+
+
+def test_a_lost_position_is_a_problem_that_status_names() -> None:
+    log = filled_log()
+    app, _ = shop(MemoryStreamSource(log), lambda _events: None)
+    _run(app)
+    log.forget()
+    [poller] = Pollers.of_app(app_of(app)).all()
+    status = status_of([poller], NOW)
+    assert status.has_problems
+    assert [problem for problem in status.pollers[0].problems if "The log begins at transaction" in problem]
 
 
 def test_a_source_with_one_reader_that_cannot_count_is_left_alone() -> None:

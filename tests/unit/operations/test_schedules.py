@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from azure_functions_db import ConfigurationError
-from azure_functions_db.operations.timers import parsed_schedule
+from azure_functions_db.operations.run import parsed_schedule
 
 
 def after(schedule: str, moment: str) -> str:

@@ -9,9 +9,8 @@ import pytest
 
 from azure_functions_db import ConfigurationError, MemoryStateStore, PollTrigger, StateStoreError
 from azure_functions_db.core.types import SourceDescriptor
-from azure_functions_db.operations.apps import AppFunction
 from azure_functions_db.operations.doctor import examine
-from azure_functions_db.operations.pollers import Definition, Poller
+from azure_functions_db.operations.pollers import AppFunction, Definition, Poller
 from azure_functions_db.operations.status import poller_status, status_of
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -112,14 +111,13 @@ def test_one_poller_that_cannot_be_read_does_not_hide_the_others() -> None:
     assert status.has_problems
 
 
-class EightMethods(FiveMethods):
+class SevenMethods(FiveMethods):
     """A store of a user's own that lets look at its state."""
 
     def __init__(self, store: MemoryStateStore) -> None:
         super().__init__(store)
         self.look = store.look
-        self.take_lease = store.take_lease
-        self.commit_and_release = store.commit_and_release
+        self.take = store.take
 
 
 def test_a_store_of_a_users_own_shows_its_lease_where_it_lets_look() -> None:
@@ -127,7 +125,7 @@ def test_a_store_of_a_users_own_shows_its_lease_where_it_lets_look() -> None:
     store.commit_checkpoint("readings", {"cursor": [1, 2]}, store.acquire_lease("readings", 60))
     another = MemoryStateStore(shared_with=store, clock=lambda: NOW)
 
-    shown = poller_status(Poller("readings", EightMethods(another)), NOW)
+    shown = poller_status(Poller("readings", SevenMethods(another)), NOW)
 
     assert shown.lease is not None
     assert (shown.lease.alive, shown.lease.owner, shown.cursor) == (True, store.owner_id, 1)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from azure_functions_db.core.signals import Signal
-    from azure_functions_db.core.types import Checkpoint, CursorValue, RawRecord
+    from azure_functions_db.core.types import CheckpointJson, CursorValue, RawRecord
 
 
 class ListSource:
@@ -54,11 +54,11 @@ class PlainStore:
         self.calls.append("release")
         self._store.release_lease(poller_name, lease_id)
 
-    def load_checkpoint(self, poller_name: str) -> Checkpoint:
+    def load_checkpoint(self, poller_name: str) -> CheckpointJson:
         self.calls.append("load")
         return self._store.load_checkpoint(poller_name)
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+    def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
         self.calls.append("commit")
         self._store.commit_checkpoint(poller_name, checkpoint, lease_id)
 

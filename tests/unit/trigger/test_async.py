@@ -10,7 +10,8 @@ import pytest
 
 from azure_functions_db.core.errors import ConfigurationError, HandlerError, LostLeaseError, RowsFailed
 from azure_functions_db.state.memory import MemoryStateStore
-from azure_functions_db.trigger.lease import Lease, StoredLease
+from azure_functions_db.state.store import DocumentLease
+from azure_functions_db.trigger.lease import Lease
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, run
 
 if TYPE_CHECKING:
@@ -260,9 +261,12 @@ def test_a_lost_lease_cancels_an_async_handler() -> None:
 def test_a_renewal_that_hangs_does_not_keep_the_handler_of_a_lost_lease_alive() -> None:
     hanging = threading.Event()
 
-    class Hanging(MemoryStateStore):
-        def renew_lease(self, *_: Any) -> None:
+    class HangingLease(DocumentLease):
+        def renew(self, _ttl_seconds: float) -> None:
             assert hanging.wait(60)
+
+    class Hanging(MemoryStateStore):
+        _lease_type = HangingLease
 
     async def main() -> None:
         async def handler(_events: list[RowChange]) -> None:
@@ -295,8 +299,15 @@ def test_a_lease_that_ends_between_two_looks_at_the_clock_cancels_the_handler() 
             self.cancelled = True
 
     now = [0.0]  # the lease is ours until 3
-    stored = StoredLease(PlainStore(), "orders", 4)
-    lease = Lease(stored, ttl_seconds=4, clock=lambda: now[-1], tell=lambda _error, _lost: None)
+    lease = Lease(
+        PlainStore(),
+        "orders",
+        ttl_seconds=4,
+        transactional=False,
+        may_steal=lambda: True,
+        clock=lambda: now[-1],
+        tell=lambda _error, _lost: None,
+    )
     lease.approach("sha256:orders")
     with pytest.raises(LostLeaseError):
         lease.watch(Endless())  # type: ignore[arg-type]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from azure_functions_db.core.clocks import lease_margin
 from azure_functions_db.core.errors import HandlerError, LostLeaseError, RowsFailed
 from azure_functions_db.core.signals import LeaseRenewFailed
-from azure_functions_db.core.types import AdapterCapability, FetchResult, lease_margin
+from azure_functions_db.core.types import AdapterCapability, FetchResult
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.state.store import DocumentLease
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger.lease import Expiry, Heartbeat
 from tests.support.waiting import wait_for
@@ -118,8 +120,18 @@ def test_waiting_for_the_loss_ends_with_it() -> None:
     assert expiry.wait(10)
 
 
+class WatchedLease(DocumentLease):
+    _store: Watched
+
+    def renew(self, ttl_seconds: float) -> None:
+        self._store.note_renewal()
+        super().renew(ttl_seconds)
+
+
 class Watched(MemoryStateStore):
     """Tells of each renewal."""
+
+    _lease_type = WatchedLease
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -127,13 +139,12 @@ class Watched(MemoryStateStore):
         self.fault: Exception | None = None
         self.renewed = threading.Condition()
 
-    def renew_lease(self, poller_name: str, lease_id: str, ttl_seconds: float) -> None:
+    def note_renewal(self) -> None:
         with self.renewed:
             self.renewals.append(invocation.get())
             self.renewed.notify_all()
         if self.fault is not None:
             raise self.fault
-        super().renew_lease(poller_name, lease_id, ttl_seconds)
 
     def wait_for_renewals(self, count: int) -> None:
         with self.renewed:

@@ -25,7 +25,7 @@ from tests.unit.trigger.poller import Collected, ListSource, poller, run
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -150,7 +150,7 @@ class Reporting(MemoryStreamSource):
 
 
 class ReportingReader(MemoryStreamReader):
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         return replace(super().fetch_changes(checkpoint, limit), facts=[HeldLog()])
 
 

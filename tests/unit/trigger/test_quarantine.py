@@ -12,15 +12,15 @@ from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseE
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.adapters import SmallSource
 from azure_functions_db.trigger.normalizers import RecordNormalizer
 from azure_functions_db.trigger.retry import RetryPolicy
-from azure_functions_db.trigger.source import SmallSource
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from azure_functions_db.core.types import Checkpoint, FetchResult
+    from azure_functions_db.core.types import CheckpointJson, FetchResult
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -335,7 +335,7 @@ def test_a_good_row_behind_many_pages_of_other_partitions_is_found(store: Any, s
     class Rare(SmallSource):
         """A source whose pages bring the rows 0 and 20 only, and one row of somebody else's at a time."""
 
-        def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
             found = super().fetch_changes(checkpoint, 1)
             ours = [record for record in found.records if record["id"] in {0, 20}]
             return replace(found, records=ours)

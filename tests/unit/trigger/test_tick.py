@@ -24,7 +24,7 @@ from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.types import Checkpoint
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -176,7 +176,7 @@ def test_records_that_cannot_become_events_are_a_serialization_error() -> None:
 class LostAnswer(PlainStore):
     """Commits, but the answer never arrives."""
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+    def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
         super().commit_checkpoint(poller_name, checkpoint, lease_id)
         raise TimeoutError
 
@@ -188,7 +188,7 @@ class Refusing(PlainStore):
         super().__init__()
         self.error = error
 
-    def commit_checkpoint(self, poller_name: str, checkpoint: Checkpoint, lease_id: str) -> None:
+    def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
         raise self.error
 
 
@@ -245,11 +245,11 @@ def test_the_full_port_is_opened_acknowledged_and_closed() -> None:
         def capability(self) -> AdapterCapability:
             return AdapterCapability()
 
-        def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+        def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
             self.calls.append(("fetch", checkpoint.get("cursor")))
             return FetchResult([{"id": 1}], {"cursor": "token"}, more=False)
 
-        def acknowledge(self, checkpoint: Checkpoint) -> None:
+        def acknowledge(self, checkpoint: CheckpointJson) -> None:
             self.calls.append(("acknowledge", checkpoint["cursor"]))
 
     source = Full()

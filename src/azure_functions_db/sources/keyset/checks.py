@@ -34,6 +34,7 @@ def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:
     yield _recurring_values(plan, connection)
     yield _null_cursors(plan, connection)
     yield clock_finding("database clock", database_now(connection))
+    yield from _settling(plan, connection)
 
 
 def late_commits(grade: Grade, reason: str | None = None) -> Finding:
@@ -67,6 +68,30 @@ def _index(plan: Plan, connection: Connection) -> Finding:
     if missing is not None:
         return Finding("index", "warning", f"no index serves the poll{shown}", missing)
     return Finding("index", "ok", f"the poll is served{shown}")
+
+
+_OFFSET = {
+    "postgresql": "SELECT extract(timezone FROM clock_timestamp())",
+    "mysql": "SELECT timestampdiff(second, utc_timestamp(), now())",
+    "mariadb": "SELECT timestampdiff(second, utc_timestamp(), now())",
+}
+
+
+def _settling(plan: Plan, connection: Connection) -> Iterator[Finding]:
+    """Tell of a distance that is kept from the wrong clock: a time without a zone is compared with the session's."""
+    kind, name = _kind(plan), plan.definition.cursor_column
+    keeps_zone = bool(getattr(kind, "timezone", False)) or name in plan.utc_columns
+    if plan.definition.settle_seconds is None or keeps_zone or plan.dialect.name not in _OFFSET:
+        return
+    hours = float(connection.exec_driver_sql(_OFFSET[plan.dialect.name]).scalar_one()) / 3600
+    if hours:
+        yield Finding(
+            "settling",
+            "warning",
+            f"{name} keeps no zone, and the poller's session is {hours:+g} h from UTC: rows stamped in another "
+            "zone have no distance",
+            "give the poller's session the zone that writers stamp in, or let the column keep the zone",
+        )
 
 
 def _null_cursors(plan: Plan, connection: Connection) -> Finding:

@@ -13,7 +13,7 @@ view is read while it runs, so the list is the younger one.
 Which tables are behind a source, and whether its cursor is one of their columns, the planner says: it looks
 through views, queries, conditions and inheritance down to what is scanned. Only the rows of plain tables appear with
 the commit of a transaction that the server shows; a materialized view shows old rows when it is refreshed, a foreign
-table has its writers elsewhere, a function hides what it reads.
+table has its writers elsewhere, so has one that a subscription fills, and a function hides what it reads.
 """
 
 from __future__ import annotations
@@ -176,7 +176,10 @@ WITH RECURSIVE scanned AS (
 )
 SELECT (SELECT coalesce(json_agg(json_build_array(name, relkind)), '[]') FROM scanned) AS kinds,
        (SELECT coalesce(json_agg(oid::bigint), '[]') FROM family) AS tables,
-       (SELECT max(seqcache) FROM pg_sequence WHERE seqrelid IN (SELECT objid FROM drawn)) AS cached
+       (SELECT max(seqcache) FROM pg_sequence WHERE seqrelid IN (SELECT objid FROM drawn)) AS cached,
+       EXISTS (SELECT FROM pg_sequence WHERE seqrelid IN (SELECT objid FROM drawn)
+               AND (seqcycle OR seqincrement < 0)) AS falls,
+       EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid IN (SELECT oid FROM family)) AS subscribes
 """
 
 
@@ -211,10 +214,14 @@ def _doubt(nodes: list[_Node], origins: dict[str, str], catalog: Any, *, is_tabl
     for name, kind in catalog.kinds:
         if kind in _OTHER_KINDS:
             return f"it reads {_OTHER_KINDS[kind]} {name}, whose rows appear without a transaction of this server"
+    if catalog.subscribes:
+        return "a subscription fills its table, and this server does not know the transactions of the publisher"
     if any(node["Node Type"] in {"Function Scan", "Table Function Scan", "Custom Scan"} for node in nodes):
         return "it reads from a function, which hides the tables behind it"
     if not origins and not (is_table and not catalog.kinds):  # a parent without any child has nothing to scan
         return "its cursor is computed and not a column of a table"
+    if catalog.falls:
+        return "its sequence does not only grow: what it hands out later can be less than what was read"
     if catalog.cached is not None and catalog.cached > 1:
         return f"its sequence hands out {catalog.cached} numbers at a time to each session"
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.sources.keyset.plan import LIMIT
@@ -17,7 +16,7 @@ from azure_functions_db.sources.keyset.position import (
     are_tied,
 )
 from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of
-from azure_functions_db.sources.keyset.undecodable import Salvage, SalvagedRow, is_undecodable
+from azure_functions_db.sources.keyset.undecodable import Salvage, is_undecodable
 from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ class Page:
     revisions: Mapping[int, str] = field(default_factory=dict)
     """What tells a row from its earlier delivery at the same cursor value, by its place in the page."""
 
-    @cached_property
-    def is_salvaged(self) -> bool:
-        """Whether there are rows with values that could not be decoded."""
-        return SalvagedRow in set(map(type, self.rows))
-
 
 @dataclass(frozen=True)
 class _Reading:
@@ -78,7 +72,7 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
     boundary = start.boundary
     if boundary is None:
         return _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)
-    collates = plan.collates and isinstance(start.values[0], str)
+    collates = isinstance(start.values[0], str) and plan.collates
     if len(boundary.marks) > limit or collates:
         # Within many rows of one value, the delivered ones are read again only when the value is to be passed.
         page = _page(plan, start, _read(connection, plan, start, limit + 1, bound), limit)

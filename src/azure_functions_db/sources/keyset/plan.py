@@ -92,7 +92,7 @@ class Plan:
 
     def page(self, start: Position, bound: Bound | None = None) -> Select[Any]:
         """Return the statement for a page after such a position, up to a bound or just below it."""
-        key = ("page", start.form, bound and bound.inclusive)
+        key = ("page", _form(start), bound and bound.inclusive)
         if key not in self._statements:
             self._statements[key] = self._page(start, bound)
         return self._statements[key]
@@ -157,7 +157,7 @@ class Plan:
             newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
             return newest.order_by(*(column.desc() for column in self.order)).limit(1)
 
-        return self.kept(("newest", start.form, bounded), newest)
+        return self.kept(("newest", _form(start), bounded), newest)
 
     def cursors(self) -> Select[Any]:
         """Return the statement for the cursor of every row, as one to be explained."""
@@ -341,6 +341,11 @@ class Plan:
 
     def _bound(self, parameter: str, name: str) -> ColumnElement[Any]:
         return _bound(parameter, self.shape.types[name], self.dialect)
+
+
+def _form(start: Position) -> Hashable:
+    """Return what the statement for such a position depends on."""
+    return (start.inclusive, *(value is None for value in start.values))
 
 
 _COMPARE_ROWS = {"postgresql", "sqlite", "duckdb"}

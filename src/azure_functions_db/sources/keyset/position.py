@@ -23,11 +23,11 @@ from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.values import STORABLE, aware_utc, naive_utc, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from azure_functions_db.core.types import Checkpoint, CursorValue
+    from azure_functions_db.core.types import CheckpointJson, CursorValue
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.plan import Plan
 
@@ -49,11 +49,6 @@ class Position:
         """The position from which the rows still to be delivered are to be looked for."""
         return self if self.boundary is None else Position(self.values[:1], inclusive=True)
 
-    @property
-    def form(self) -> Hashable:
-        """What the statement for such a position depends on."""
-        return (self.inclusive, *(value is None for value in self.values))
-
 
 BEGINNING = Position()
 _BEGINNING_TEXT = "beginning"
@@ -66,20 +61,20 @@ class Bound(NamedTuple):
     inclusive: bool = True
 
 
-def checkpoint_after(plan: Plan, position: Position) -> Checkpoint:
+def checkpoint_after(plan: Plan, position: Position) -> CheckpointJson:
     """Return the checkpoint of a position; the beginning has one too, for an empty table."""
     definition = plan.definition
     parts = position.values or (None,) * len(definition.order_columns)
     by_name = dict(zip(definition.order_columns, parts, strict=True))
     by_name |= {name: aware_utc(by_name[name]) for name in plan.utc_columns if name in by_name}
     key = {name: by_name[name] for name in definition.pk_columns}
-    written: Checkpoint = {"cursor": serialize_position(by_name[definition.cursor_column], key)}
+    written: CheckpointJson = {"cursor": serialize_position(by_name[definition.cursor_column], key)}
     if plan.reads_again:
         written[BOUNDARY] = None if position.boundary is None else position.boundary.written(parts[0])
     return written
 
 
-def position_in(plan: Plan, checkpoint: Checkpoint, connection: Connection) -> Position | None:
+def position_in(plan: Plan, checkpoint: CheckpointJson, connection: Connection) -> Position | None:
     """Return the position that a checkpoint holds, None if it holds none."""
     written = checkpoint.get("cursor")
     if written is None:
@@ -109,7 +104,7 @@ def position_after(plan: Plan, cursor: CursorValue, connection: Connection, *, i
     return Position(_as_driver_values(plan, parts, connection), inclusive=inclusive and len(parts) == 1)
 
 
-def described(definition: Definition, checkpoint: Checkpoint) -> str:
+def described(definition: Definition, checkpoint: CheckpointJson) -> str:
     """Return a checkpoint's position as people read it, and as `parsed` takes it."""
     written = checkpoint.get("cursor")
     cursor, *key = (None,) if written is None else deserialize_position(written, definition.pk_columns)
@@ -119,7 +114,7 @@ def described(definition: Definition, checkpoint: Checkpoint) -> str:
     return shlex.join(f"{name}={json_safe(value)}" for name, value in by_name.items())
 
 
-def parsed(plan: Plan, text: str) -> Checkpoint:
+def parsed(plan: Plan, text: str) -> CheckpointJson:
     """Return the checkpoint of a position that somebody has typed, with values of its columns' types."""
     if text.strip() == _BEGINNING_TEXT:
         return {}

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
+from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
 from azure_functions_db.sources.keyset.page import read_page
 from azure_functions_db.sources.keyset.position import BEGINNING, described, parsed, position_after
-from azure_functions_db.sources.keyset.reader import KeysetReader
-from azure_functions_db.sources.keyset.relation import (
+from azure_functions_db.sources.keyset.reader import (
+    KeysetReader,
     Patience,
     Relation,
     backlog_behind,
@@ -25,15 +26,15 @@ from azure_functions_db.sources.keyset.relation import (
     writers_take_turns,
 )
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.sql.engine import engine_getter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import Backlog, Checkpoint, CursorValue, FetchResult, Finding, RawRecord
+    from azure_functions_db.core.types import Backlog, CheckpointJson, CursorValue, FetchResult, Finding, RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.horizon import Grade
     from azure_functions_db.sources.keyset.plan import Plan
@@ -114,6 +115,7 @@ class SqlAlchemySource:
     ) -> None:
         try:
             self._config = config_of(url, db_config)
+            self._engine = engine_getter(url, db_config, engine_provider)
         except ConfigurationError as error:
             raise SourceConfigurationError(str(error)) from None
         self._definition = defined(
@@ -136,7 +138,6 @@ class SqlAlchemySource:
             undecodable=undecodable,
         )
         self.name = name or self._definition.label
-        self._provider = engine_provider
         self._patience = Patience(horizon_wait_seconds, horizon_cap_seconds, horizon_abandon_seconds, clock, sleep)
         self._relation = self._new_relation()
 
@@ -194,7 +195,7 @@ class SqlAlchemySource:
     def close(self) -> None:
         """Do nothing: readers are closed, not the source."""
 
-    def acknowledge(self, checkpoint: Checkpoint) -> None:
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Do nothing: the rows stay where they are."""
 
     def validate(self) -> None:
@@ -214,7 +215,7 @@ class SqlAlchemySource:
                 raise reason
             return reader.records(fetched)
 
-    def fetch_changes(self, checkpoint: Checkpoint, limit: int) -> FetchResult:
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
         return self.open().fetch_changes(checkpoint, limit)
 
@@ -241,11 +242,11 @@ class SqlAlchemySource:
 
     checkup = examine
 
-    def describe(self, checkpoint: Checkpoint) -> str:
+    def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
         return described(self._definition, checkpoint)
 
-    def parse(self, text: str) -> Checkpoint:
+    def parse(self, text: str) -> CheckpointJson:
         """Return the checkpoint of a position that somebody has typed: ``cursor=value key=value``, or "beginning"."""
         with reading(self.name):
             return parsed(self._plan(), text)
@@ -257,15 +258,22 @@ class SqlAlchemySource:
         with reading(self.name):
             return revived_row(row, self._plan().shape.types, strict=strict)
 
-    def count_changes(self, checkpoint: Checkpoint, most: int | None = None) -> int:
+    def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
         with reading(self.name), self._relation.connected() as (plan, connection):
             return counted(connection, plan, self._relation.position(plan, checkpoint, connection), most)
 
-    def backlog(self, checkpoint: Checkpoint) -> Backlog:
-        """Return how many rows follow the checkpoint, late commits left aside, and the age of the oldest."""
+    def backlog(self, checkpoint: CheckpointJson) -> Backlog:
+        """Return how many rows follow the checkpoint, the age of the oldest, and who holds them back."""
         with reading(self.name), self._relation.connected() as (plan, connection):
-            return backlog_behind(connection, plan, self._relation.position(plan, checkpoint, connection))
+            start = self._relation.position(plan, checkpoint, connection)
+            waiting = backlog_behind(connection, plan, start)
+            watch = watch_for(self.name, plan, self._patience)  # not the poller's own, which is not disturbed
+            if watch is not None and waiting.amount:
+                watch.resume(checkpoint.get(HORIZON))
+                watch.look(connection, plan, start)
+                waiting = replace(waiting, horizon=watch.horizon())
+            return waiting
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
@@ -290,6 +298,3 @@ class SqlAlchemySource:
         other._definition, other.name = definition, name  # noqa: SLF001 - a copy
         other._relation = other._new_relation()  # noqa: SLF001 - a copy
         return other
-
-    def _engine(self) -> Engine:
-        return (self._provider or default_provider()).get_engine(self._config)

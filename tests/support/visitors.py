@@ -27,8 +27,10 @@ def visitor(database: str, *rights: str) -> Iterator[str]:
         with admin.connect() as connection:
             for statement in (f"{made} '{PASSWORD}'", *(f"GRANT {right} TO {name}" for right in rights)):
                 connection.execute(text(statement))
-            yield url.set(username=name, password=PASSWORD).render_as_string(hide_password=False)
-            connection.execute(text(gone))
+            try:
+                yield url.set(username=name, password=PASSWORD).render_as_string(hide_password=False)
+            finally:
+                connection.execute(text(gone))
     finally:
         admin.dispose()
 
