@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,16 @@ from tests.support import padding
 from tests.support.broker import Broker, running_broker
 
 NewRelay = Callable[..., RelayHandler]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_for_other_tests() -> Iterator[None]:
+    """Wait for senders that were left behind, and for sockets that the clients leave to the garbage collector."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "azfdb-relay":
+            thread.join()
+    gc.collect()
 
 
 @pytest.fixture
