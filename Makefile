@@ -21,7 +21,7 @@ help: ## List these commands
 demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
 	@$(BIN)/azfdb demo
 
-test: $(READY) ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
+test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: $(READY) ## Five minutes of overlapping transactions on each database, every cursor polled: nothing may be lost
@@ -30,7 +30,7 @@ soak: $(READY) ## Five minutes of overlapping transactions on each database, eve
 chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
 	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}
 
-test-all: ## Run the tests on every CPython from 3.11 to 3.13 that is found here
+test-all: ## Run the tests on every CPython from 3.11 to 3.14 that is found here
 	@set -e; for python in $$(tools/find-pythons); do \
 	    echo "== $$python"; \
 	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$(basename $$python); \
@@ -82,7 +82,7 @@ venv: $(READY) ## Build the environment
 PIP_INSTALL = $(PYTHON) -m pip --python $(@D)/bin/python install -qq --disable-pip-version-check
 
 define new_environment
-	@test -n "$(PYTHON)" || { echo "no CPython 3.11, 3.12 or 3.13 with pip was found" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no CPython from 3.11 to 3.14 with pip was found" >&2; exit 1; }
 	@echo "building $(@D) with $(PYTHON) …"
 	@$(PYTHON) -m venv --clear --without-pip $(@D)
 	@$(PIP_INSTALL) --require-hashes -r $<

@@ -6,9 +6,9 @@ change trigger delivers at least once: handlers must be idempotent.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from azure_functions_db._lazy import lazy_names
 from azure_functions_db._version import __version__
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from azure_functions_db.quarantine.file_sink import FileQuarantine
     from azure_functions_db.quarantine.sql_sink import SqlQuarantine
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.outbox.source import OutboxSource
+    from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
@@ -76,14 +78,14 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.poll import PollTrigger
     from azure_functions_db.trigger.retry import RetryPolicy
 
-# Each name is imported from its module when it is first asked for: a cold start pays only for
-# what the app uses.
 _HOMES = {
     "binding.aio": ["AsyncDbReader", "AsyncDbSession", "AsyncDbWriter"],
     "binding.reader": ["DbReader"],
     "binding.session": ["DbSession"],
     "binding.writer": ["DbWriter"],
     "sources.keyset.source": ["SqlAlchemySource"],
+    "sources.outbox.source": ["OutboxSource"],
+    "sources.outbox.table": ["Outbox"],
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
@@ -188,6 +190,8 @@ __all__ = [
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",
+    "Outbox",
+    "OutboxSource",
     "PollContext",
     "PollTrigger",
     "PollerError",
@@ -217,15 +221,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # so that a checker notices a name that does not exist
-
-    def __getattr__(name: str) -> Any:
-        try:
-            home = _HOME_OF[name]
-        except KeyError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = lazy_names(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,23 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, masked_error
-from azure_functions_db.core.observers import LogObserver, MetricsObserver, Observers
+from azure_functions_db.core.observers import (
+    METRIC_BATCH_SIZE,
+    METRIC_BATCHES_TOTAL,
+    METRIC_COMMIT_DURATION_MS,
+    METRIC_EVENTS_TOTAL,
+    METRIC_FAILURES_TOTAL,
+    METRIC_FETCH_DURATION_MS,
+    METRIC_HANDLER_DURATION_MS,
+    METRIC_LAG_ROWS,
+    METRIC_LAG_SECONDS,
+    METRIC_LAST_SUCCESS_TIMESTAMP,
+    METRIC_LEASE_STALENESS_SECONDS,
+    METRIC_QUARANTINED_TOTAL,
+    LogObserver,
+    MetricsObserver,
+    Observers,
+)
 from azure_functions_db.core.ports import MetricsCollector, Observer
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.signals import Stage, StageEnded, StageStarted, TickCompleted, TickStarted
@@ -21,9 +37,22 @@ if TYPE_CHECKING:
     from azure_functions_db.core.signals import Signal
 
 __all__ = [
+    "METRIC_BATCHES_TOTAL",
+    "METRIC_BATCH_SIZE",
+    "METRIC_COMMIT_DURATION_MS",
+    "METRIC_EVENTS_TOTAL",
+    "METRIC_FAILURES_TOTAL",
+    "METRIC_FETCH_DURATION_MS",
+    "METRIC_HANDLER_DURATION_MS",
+    "METRIC_LAG_ROWS",
+    "METRIC_LAG_SECONDS",
+    "METRIC_LAST_SUCCESS_TIMESTAMP",
+    "METRIC_LEASE_STALENESS_SECONDS",
+    "METRIC_QUARANTINED_TOTAL",
     "LogObserver",
     "MetricsCollector",
     "MetricsObserver",
+    "NoOpCollector",
     "Observer",
     "Observers",
     "OpenTelemetryMetrics",
@@ -33,6 +62,19 @@ __all__ = [
 _SCOPE = "azure_functions_db"
 _SPANS = {Stage.FETCH: "azfdb.fetch", Stage.HANDLER: "azfdb.handler", Stage.COMMIT: "azfdb.commit"}
 _open_spans: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar("azfdb_open_spans", default=())
+
+
+class NoOpCollector:
+    """A `MetricsCollector` that keeps nothing."""
+
+    def increment(self, name: str, value: float = 1, *, labels: Mapping[str, str] | None = None) -> None:
+        """Do nothing."""
+
+    def observe(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
+        """Do nothing."""
+
+    def set_gauge(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
+        """Do nothing."""
 
 
 class OpenTelemetryObserver:

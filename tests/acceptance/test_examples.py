@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import create_engine
 
+from azure_functions_db import Outbox
 from tests.acceptance.conftest import EXAMPLES
 from tests.acceptance.host import FunctionApp, http, timer
 from tests.support.broker import running_broker
@@ -82,6 +84,36 @@ def test_transactional(postgres_database: str, sql: Sql, with_schema: Schema) ->
         sql(url, "INSERT INTO sales VALUES (101, 101)")
         assert app.invoke("book_sales", timer=timer()).ok
     assert sql(url, "SELECT count(*), count(DISTINCT sale_id), sum(amount) FROM ledger") == [(101, 101, 5151)]
+
+
+def test_outbox(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "outbox")
+    engine = create_engine(url)
+    Outbox().create(engine)
+    engine.dispose()
+    with FunctionApp(EXAMPLES / "outbox", {"SHOP_DB": url, "WAREHOUSE_DB": url, **site}) as app:
+        for number in (1, 2):
+            order = {"id": number, "item": "lamp"}
+            assert app.invoke("place_order", req=http("POST", body=order)).status == 201
+        assert not app.invoke("place_order", req=http("POST", body={"id": 2, "item": "twice"})).ok
+        assert sql(url, "SELECT aggregateid FROM outbox ORDER BY sequence") == [("1",), ("2",)]
+        ticked = app.invoke("tell_warehouse", timer=timer())
+        assert ticked.ok, ticked.traceback
+        assert app.invoke("tell_warehouse", timer=timer()).ok
+    assert sql(url, "SELECT order_id, item FROM parcels ORDER BY number") == [(1, "lamp"), (2, "lamp")]
+    assert sql(url, "SELECT count(*) FROM outbox") == [(0,)]
+
+
+def test_tombstones(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "tombstones")
+    sql(url, "INSERT INTO products (id, name) VALUES (1, 'lamp'), (2, 'chair'), (3, 'table')")
+    with FunctionApp(EXAMPLES / "tombstones", {"SHOP_DB": url, **site}) as app:
+        first = app.invoke("follow_products", timer=timer())
+        assert first.ok, first.traceback
+        sql(url, "DELETE FROM products WHERE id < 3")
+        sql(url, "INSERT INTO products (id, name) VALUES (2, 'stool')")
+        assert app.invoke("follow_products", timer=timer()).ok
+    assert sql(url, "SELECT id, name FROM search_index ORDER BY id") == [(2, "stool"), (3, "table")]
 
 
 def test_quarantine(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:

@@ -55,6 +55,8 @@ PUBLIC_NAMES = [
     "NotFoundError",
     "OpenTelemetryMetrics",
     "OpenTelemetryObserver",
+    "Outbox",
+    "OutboxSource",
     "PollContext",
     "PollTrigger",
     "PollerError",

@@ -169,7 +169,7 @@ class TestAnOlderDocument:
     def test_is_carried_over_without_replay(self, store: BlobCheckpointStore, container: ContainerClient) -> None:
         put(container, "state/orders.json", self.OLD)
         assert store.load_checkpoint(POLLER) == self.OLD["checkpoint"]
-        state = store.look(POLLER, "sha256:ours")
+        state = store.look(POLLER, "sha256:ours", self.OLD["source_fingerprint"])
         assert state.checkpoint == self.OLD["checkpoint"]
         lease_id = store.take(state, 60).lease_id
         assert lease_id.endswith(":8")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
+    from sqlalchemy import Connection
+
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Row
     from azure_functions_db.sql.engine import EngineProvider
@@ -132,6 +134,7 @@ class AsyncWriter:
     upsert_many = _awaitable(Writer.upsert_many)
     update = _awaitable(Writer.update)
     delete = _awaitable(Writer.delete)
+    in_transaction = _awaitable(Writer.in_transaction)
 
 
 class AsyncDbWriter(AsyncWriter):
@@ -200,6 +203,11 @@ class AsyncDbSession:
     def writer(self, table: str, *, schema: str | None = None) -> AsyncWriter:
         """Return a writer inside this transaction."""
         return AsyncWriter(self._inner.writer(table, schema=schema), self._thread)
+
+    @must_be_awaited
+    async def in_transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run work on the SQLAlchemy connection of this transaction."""
+        return await self._thread.run(self._inner.in_transaction, work)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """Undo what is done inside when it raises, and let the transaction go on."""

@@ -64,6 +64,13 @@ class Database:
             return self._block.connection()
         return ambient_connection(self.engine)
 
+    def in_transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run work on the connection of the transaction that is open here."""
+        connection = self.current()
+        if connection is None:
+            raise ConfigurationError("This belongs into a transaction: use it inside `with writer.transaction():`")
+        return work(connection)
+
     def run_on_one_row(self, statement: Statement, values: Sequence[Any], take: Callable[[Any], T]) -> T:
         """Run a statement that may touch one row at most; one that touches more is undone with its transaction."""
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from azure_functions_db.binding.database import Database, translated
 from azure_functions_db.binding.reader import Reader
@@ -13,13 +13,15 @@ from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.transactions import savepoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from sqlalchemy import Connection
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.sql.engine import EngineProvider
+
+T = TypeVar("T")
 
 
 class _SessionDatabase(Database):
@@ -57,6 +59,11 @@ class DbSession:
     def writer(self, table: str, *, schema: str | None = None) -> Writer:
         """Return a writer inside this transaction."""
         return Writer(self._database, table, schema)
+
+    def in_transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run work on the SQLAlchemy connection of this transaction."""
+        with translated(WriteError):
+            return self._database.in_transaction(work)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -145,6 +145,11 @@ class Writer:
 
         return self._write({}, returning, prepare, run=self._database.run_on_one_row)
 
+    def in_transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run work on the SQLAlchemy connection of the open transaction; without one it is a `ConfigurationError`."""
+        with translated(WriteError):
+            return self._database.in_transaction(work)
+
     @property
     def _dialect(self) -> Any:
         return self._database.engine.dialect

@@ -90,7 +90,9 @@ SUMMARIES = {
     "lease": "Break a poller's lease.",
     "backfill": "Deliver a stretch of the source again.",
     "quarantine": "List, show, replay and drop bad rows.",
+    "outbox": "Make, show and prune an outbox.",
     "verify": "Compare the source with what was delivered.",
+    "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }
 """Each command's name, which is that of its module and of its function there, and what it does."""
 

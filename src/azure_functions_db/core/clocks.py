@@ -32,10 +32,12 @@ def clock_finding(check: str, there: dt.datetime | None, here: dt.datetime | Non
 
 
 def lag_seconds(cursor: object, now: dt.datetime) -> float | None:
-    """Return the age of a timestamp cursor, None for any other cursor.
+    """Return the age of a timestamp cursor, alone or before its key; None for any other cursor.
 
     A naive time is taken for UTC: databases that keep no zone are run that way.
     """
+    if isinstance(cursor, tuple) and cursor:
+        cursor = cursor[0]
     if not isinstance(cursor, dt.datetime):
         return None
     aware = cursor if cursor.tzinfo is not None else cursor.replace(tzinfo=dt.UTC)

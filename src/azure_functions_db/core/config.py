@@ -43,6 +43,10 @@ def expanded(value: str, environment: Mapping[str, str] = os.environ) -> str:
     return "".join(pieces)
 
 
+resolve_env_vars = expanded
+"""The same, by the name that release 0.8 gave it."""
+
+
 def _is_encoding(value: str, token: re.Match[str], environment: Mapping[str, str]) -> bool:
     name, end = token["name"], token.end()
     pair = _PAIR if len(name) == 2 else _CAPITAL_PAIR

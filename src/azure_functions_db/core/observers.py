@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from azure_functions_db.core.errors import LeaseConflictError, masked_error
 from azure_functions_db.core.secrets import masked_words
@@ -25,20 +25,33 @@ from azure_functions_db.core.signals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from azure_functions_db.core.ports import MetricsCollector, Observer
     from azure_functions_db.core.signals import Signal
 
 _logger = logging.getLogger("azure_functions_db")
 
+METRIC_BATCHES_TOTAL = "azfdb_batches_total"
+METRIC_EVENTS_TOTAL = "azfdb_events_total"
+METRIC_FAILURES_TOTAL = "azfdb_failures_total"
+METRIC_QUARANTINED_TOTAL = "azfdb_quarantined_total"
+METRIC_BATCH_SIZE = "azfdb_batch_size"
+METRIC_FETCH_DURATION_MS = "azfdb_fetch_duration_ms"
+METRIC_HANDLER_DURATION_MS = "azfdb_handler_duration_ms"
+METRIC_COMMIT_DURATION_MS = "azfdb_commit_duration_ms"
+METRIC_LAG_SECONDS = "azfdb_lag_seconds"
+METRIC_LAG_ROWS = "azfdb_lag_rows"
+METRIC_LAST_SUCCESS_TIMESTAMP = "azfdb_last_success_timestamp"
+METRIC_LEASE_STALENESS_SECONDS = "azfdb_lease_staleness_seconds"
+
 
 class Observers:
-    """Tells every observer; one that raises is reported once and does no harm."""
+    """Tells every observer; one that raises is reported, once for each kind of error, and does no harm."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self.all = tuple(observers)
-        self._reported: set[int] = set()
+        self._reported: set[tuple[int, type[Exception]]] = set()
         self._listeners: dict[type[Signal], tuple[Observer, ...]] = {}
         self.trace_stages = bool(self._listeners_of(StageStarted) or self._listeners_of(StageEnded))
         """Whether anybody wants to know of stages that end well."""
@@ -61,10 +74,11 @@ class Observers:
         return listeners
 
     def _report(self, observer: Observer, error: Exception) -> None:
-        if id(observer) not in self._reported:
-            self._reported.add(id(observer))
-            name = type(observer).__name__
-            _logger.warning("%s failed; it is not reported again", name, exc_info=masked_error(error))
+        failure = (id(observer), type(error))
+        if failure not in self._reported:
+            self._reported.add(failure)
+            names = (type(observer).__name__, type(error).__name__, masked_words(error))
+            _logger.warning("%s failed with %s: %s; it is not reported again", *names, exc_info=masked_error(error))
 
 
 def standard_observers(metrics: MetricsCollector | None) -> list[Observer]:
@@ -151,8 +165,12 @@ def _whereabouts(signal: Signal) -> dict[str, Any]:
 
 
 def _error_fields(error: BaseException) -> dict[str, Any]:
-    cause = error.__cause__ if error.__cause__ is not None else error
-    return {"error_type": type(cause).__name__, "error": masked_words(error), "result": TickResult.FAILED.value}
+    return {"error_type": _error_type(error), "error": masked_words(error), "result": TickResult.FAILED.value}
+
+
+def _error_type(error: BaseException) -> str:
+    """Return the class of what really happened: the error of a stage tells where it did."""
+    return type(error if error.__cause__ is None else error.__cause__).__name__
 
 
 def _failure_of(signal: Signal) -> BaseException | None:
@@ -187,7 +205,7 @@ def _row_fields(signal: RowQuarantined) -> dict[str, Any]:
 
 
 class MetricsObserver:
-    """Feeds a `MetricsCollector`; labels are the poller, the source and the kind of failure."""
+    """Feeds a `MetricsCollector`; labels are the poller, the source, the result of a batch and the kind of failure."""
 
     ignores = frozenset({StageStarted, StageEnded, TickStarted, FetchedNothing, HandlerRetried})
 
@@ -195,40 +213,67 @@ class MetricsObserver:
         self._metrics = metrics
 
     def notice(self, signal: Signal) -> None:
-        """Count and measure what the fact tells."""
-        labels = {"poller_name": signal.poller_name}
-        match signal:
-            case BatchCommitted():
-                self._count_batch(signal, labels)
-            case StageFailed(error=Exception() as error) if not isinstance(error, LeaseConflictError):
-                self._count_failure(signal.stage, error, labels)
-            case LeaseRenewFailed():
-                self._count_failure(Stage.RENEW, signal.error, labels)
-            case RowQuarantined():
-                self._metrics.increment("azfdb_quarantined_total", 1, labels)
-            case LeaseSkipped(staleness_seconds=float() as staleness):
-                self._metrics.set_gauge("azfdb_lease_staleness_seconds", staleness, labels)
-            case SourceReported():
-                for name, value in signal.fact.gauges().items():
-                    self._metrics.set_gauge(name, value, labels)
-            case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
-                self._metrics.set_gauge("azfdb_last_success_timestamp", signal.ended_at.timestamp(), labels)
-            case _:
-                pass
+        """Count and measure what the fact tells; a measurement that fails does not keep the others away."""
+        failures = [failure for each in _measurements(signal) if (failure := self._failure_of(each)) is not None]
+        if failures:
+            raise failures[0]
 
-    def _count_batch(self, signal: BatchCommitted, labels: Mapping[str, str]) -> None:
-        metrics = self._metrics
-        metrics.increment("azfdb_batches_total", 1, labels)
-        metrics.increment("azfdb_events_total", signal.handled_count, labels)
-        metrics.observe("azfdb_batch_size", signal.fetched_count, labels)
-        metrics.observe("azfdb_fetch_duration_ms", signal.fetch_duration_ms, labels)
-        metrics.observe("azfdb_handler_duration_ms", signal.handler_duration_ms, labels)
-        metrics.observe("azfdb_commit_duration_ms", signal.commit_duration_ms, labels)
-        if signal.lag_seconds is not None:
-            metrics.set_gauge("azfdb_lag_seconds", signal.lag_seconds, labels)
-        if signal.lag_rows is not None:
-            metrics.set_gauge("azfdb_lag_rows", signal.lag_rows, labels)
+    def _failure_of(self, measurement: _Measurement) -> Exception | None:
+        method, name, value, labels = measurement
+        try:
+            getattr(self._metrics, method)(name, value, labels=labels)
+        except Exception as failure:  # noqa: BLE001 - raised again once all have been tried
+            return failure
+        return None
 
-    def _count_failure(self, stage: Stage, error: BaseException, labels: Mapping[str, str]) -> None:
-        kind = {"stage": stage.value, "error_type": type(error).__name__}
-        self._metrics.increment("azfdb_failures_total", 1, {**labels, **kind})
+
+class _Measurement(NamedTuple):
+    method: Literal["increment", "observe", "set_gauge"]
+    name: str
+    value: float
+    labels: Mapping[str, str]
+
+
+def _measurements(signal: Signal) -> Iterator[_Measurement]:
+    """Return what a fact adds to the metrics."""
+    poller = {"poller_name": signal.poller_name}
+    source = getattr(signal, "source", "")
+    labels = {**poller, "source": source} if source else poller
+    match signal:
+        case BatchCommitted():
+            yield from _batch_measurements(signal, labels)
+        case StageFailed(error=Exception() as error) if not isinstance(error, LeaseConflictError):
+            yield _failure(signal.stage, error, labels)
+        case LeaseRenewFailed():
+            yield _failure(Stage.RENEW, signal.error, labels)
+        case RowQuarantined():
+            yield _Measurement("increment", METRIC_QUARANTINED_TOTAL, 1, labels)
+        case LeaseSkipped(staleness_seconds=float() as staleness):
+            yield _Measurement("set_gauge", METRIC_LEASE_STALENESS_SECONDS, staleness, labels)
+        case SourceReported():
+            for name, value in signal.fact.gauges().items():
+                yield _Measurement("set_gauge", name, value, labels)
+        case TickCompleted(result=TickResult.FAILED):
+            yield _Measurement("increment", METRIC_BATCHES_TOTAL, 1, {**labels, "result": "failure"})
+        case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
+            yield _Measurement("set_gauge", METRIC_LAST_SUCCESS_TIMESTAMP, signal.ended_at.timestamp(), poller)
+        case _:
+            pass
+
+
+def _batch_measurements(signal: BatchCommitted, labels: Mapping[str, str]) -> Iterator[_Measurement]:
+    yield _Measurement("increment", METRIC_BATCHES_TOTAL, 1, {**labels, "result": "success"})
+    yield _Measurement("increment", METRIC_EVENTS_TOTAL, signal.handled_count, labels)
+    yield _Measurement("observe", METRIC_BATCH_SIZE, signal.fetched_count, labels)
+    yield _Measurement("observe", METRIC_FETCH_DURATION_MS, signal.fetch_duration_ms, labels)
+    yield _Measurement("observe", METRIC_HANDLER_DURATION_MS, signal.handler_duration_ms, labels)
+    yield _Measurement("observe", METRIC_COMMIT_DURATION_MS, signal.commit_duration_ms, labels)
+    if signal.lag_seconds is not None:
+        yield _Measurement("set_gauge", METRIC_LAG_SECONDS, signal.lag_seconds, labels)
+    if signal.lag_rows is not None:
+        yield _Measurement("set_gauge", METRIC_LAG_ROWS, signal.lag_rows, labels)
+
+
+def _failure(stage: Stage, error: BaseException, labels: Mapping[str, str]) -> _Measurement:
+    kind = {"stage": stage.value, "error_type": _error_type(error)}
+    return _Measurement("increment", METRIC_FAILURES_TOTAL, 1, {**labels, **kind})

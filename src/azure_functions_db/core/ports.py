@@ -195,6 +195,14 @@ class ExaminesItself(Protocol):
 
 
 @runtime_checkable
+class FormerlyKnown(Protocol):
+    """A source that an earlier release knew by other fingerprints: state that it left under them is this source's."""
+
+    def former_fingerprints(self) -> Sequence[str]:
+        """Return the fingerprints of this very definition in earlier releases."""
+
+
+@runtime_checkable
 class StateStore(Protocol):
     """Keeps one document per poller: its checkpoint and its lease.
 
@@ -249,10 +257,11 @@ class HeldLease(Protocol):
 class LookingStateStore(StateStore, Protocol):
     """A store that lets a tick look before it locks, and release in its last commit."""
 
-    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
+    def look(self, poller_name: str, source_fingerprint: str | None = None, *former_fingerprints: str) -> PollerState:
         """Read the state without taking anything.
 
-        `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
+        `FingerprintMismatchError` when the stored checkpoint belongs to another definition. By the former
+        fingerprints a store recognises state that an earlier release has left.
         """
 
     def take(self, state: PollerState, ttl_seconds: float) -> HeldLease:
@@ -302,13 +311,13 @@ class Observer(Protocol):
 
 @runtime_checkable
 class MetricsCollector(Protocol):
-    """Receives the library's metrics; labels are few and of low cardinality."""
+    """Receives the library's metrics; labels are few, of low cardinality, and given by keyword."""
 
-    def increment(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+    def increment(self, name: str, value: float = 1, *, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
 
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def observe(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
         """Record one measurement of a distribution."""
 
-    def set_gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def set_gauge(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
         """Set the present value of a gauge."""

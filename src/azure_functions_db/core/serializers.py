@@ -15,7 +15,7 @@ from uuid import UUID
 from azure_functions_db.core.errors import CursorSerializationError
 
 if TYPE_CHECKING:
-    from azure_functions_db.core.types import CursorPart
+    from azure_functions_db.core.types import CursorPart, CursorValue, JsonScalar
 
 _PLAIN = {str: "text", int: "integer", float: "float", bool: "boolean", type(None): "null"}
 _PLAIN_KINDS = frozenset(_PLAIN.values())
@@ -90,6 +90,32 @@ def deserialize_position(written: Any, key_columns: Sequence[str]) -> tuple[Curs
             return tuple(deserialize_part(part) for part in written)
         case _:
             raise CursorSerializationError("The checkpoint's cursor has an unknown form")
+
+
+def serialize_cursor_part(value: CursorPart) -> JsonScalar:
+    """Return a cursor or key value as release 0.8 wrote it: a time, a Decimal and a UUID as texts."""
+    match value:
+        case None | str() | int() | float():
+            return value
+        case dt.datetime():
+            return value.isoformat()
+        case Decimal() | UUID():
+            return str(value)
+        case _:
+            raise CursorSerializationError(f"A value of type {type(value).__name__} cannot be a cursor or key")
+
+
+def parse_checkpoint_cursor(raw: Any) -> CursorValue:
+    """Return the position that release 0.8 wrote: a scalar alone, or a list of a cursor and its key as a tuple."""
+    if isinstance(raw, list | tuple):
+        return tuple(_plain(part) for part in raw)
+    return _plain(raw)
+
+
+def _plain(part: Any) -> JsonScalar:
+    if type(part) not in _PLAIN:
+        raise CursorSerializationError(f"A checkpoint holds a value of an unknown form: {type(part).__name__}")
+    return part  # type: ignore[no-any-return]  # told by its type
 
 
 def json_safe(value: Any) -> Any:

@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -17,8 +17,17 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """One row of a result: column name to value."""
 
+RowDict = Row
+"""The same, by a name that users know from before."""
+
 RawRecord = dict[str, Any]
 """One changed row as a source read it."""
+
+JsonScalar = str | int | float | bool | None
+"""A value that JSON can hold as it is."""
+
+JsonValue = Union[JsonScalar, list["JsonValue"], dict[str, "JsonValue"]]  # noqa: UP007 - names itself
+"""Whatever JSON can hold."""
 
 Operation = Literal["insert", "update", "upsert", "delete", "truncate", "unknown"]
 """What happened to a row; ``truncate`` is about all rows of a table at once and has no key."""
@@ -44,8 +53,8 @@ class Event(Protocol):
         """The same for the same change, however often it is delivered."""
 
     @property
-    def cursor(self) -> CursorPart:
-        """The row's cursor value."""
+    def cursor(self) -> CursorValue:
+        """The row's cursor value; a tuple where a normaliser gave the key with it."""
 
     @property
     def pk(self) -> Mapping[str, CursorPart]:
@@ -77,6 +86,15 @@ class Change:
     cursor: CursorPart = None
     """What people are shown as the place of the change; the position where there is nothing better."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OpenChange:
+    """A change while a source fills it in: set all its fields, then ``change.__class__ = Change``.
+
+    Five times as quick as making a frozen one, which counts where a page has thousands.
+    """
+
+    __slots__ = ("after", "before", "cursor", "key", "metadata", "op", "position")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +172,8 @@ class NullCursors:
 class FetchResult:
     """What a source read: the records, where it stands after them, whether more is waiting.
 
-    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell.
+    A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell: it is
+    then asked again within the tick, until it returns none.
     ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
     content: by its place among the records, a text that makes its event id another one.
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they

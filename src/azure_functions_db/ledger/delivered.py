@@ -79,8 +79,12 @@ class DeliveredLedger:
 
 def position_of(event: Event) -> str:
     """Return a text that two events share exactly when they are about the same state of the same row."""
-    parts = [_comparable(event.cursor), *(_comparable(part) for _, part in sorted(event.pk.items()))]
+    parts = [_comparable(_cursor_of(event)), *(_comparable(part) for _, part in sorted(event.pk.items()))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _cursor_of(event: Event) -> CursorPart:
+    return event.cursor[0] if isinstance(event.cursor, tuple) else event.cursor
 
 
 def _comparable(part: CursorPart) -> Any:
@@ -95,7 +99,7 @@ def _row(poller_name: str, event: Event) -> dict[str, str]:
         "poller_name": poller_name,
         "position_hash": position_of(event),
         "event_id": event.event_id,
-        "cursor_value": json.dumps(serialize_part(event.cursor)),
+        "cursor_value": json.dumps(serialize_part(_cursor_of(event))),
         "row_key": json.dumps({name: serialize_part(part) for name, part in event.pk.items()}),
     }
 

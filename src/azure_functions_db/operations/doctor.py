@@ -87,8 +87,7 @@ def _state(poller: Poller) -> Iterator[Finding]:
         yield Finding("state", "note", "never run: it starts where its source says (start_at=)")
         return
     yield Finding("state", "ok", "readable")
-    current = poller.defined.settings.source.source_descriptor.fingerprint
-    if document["source_fingerprint"] not in {None, current}:
+    if document["source_fingerprint"] not in poller.fingerprints:
         yield Finding(
             "fingerprint",
             "error",

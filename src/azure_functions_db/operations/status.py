@@ -157,8 +157,7 @@ def _lease_status(lease: LeaseView, now: dt.datetime, *, alive: bool) -> LeaseSt
 
 
 def _note_fingerprint(poller: Poller, status: PollerStatus, document: Document) -> None:
-    current = poller.defined.settings.source.source_descriptor.fingerprint
-    if document.source_fingerprint not in {None, current}:
+    if document.source_fingerprint not in poller.fingerprints:
         status.problems.append(
             "its state was written for another definition of the source: "
             f"azfdb reset {poller.name} --adopt-fingerprint or --to-beginning"

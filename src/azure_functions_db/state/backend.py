@@ -52,11 +52,15 @@ Version = str | int | bytes
 class Stored:
     """A document as it was read, with the version that a replacement is held against.
 
-    No version means that it was found elsewhere (an older layout): it is to be created here.
+    No version means that it was found elsewhere, in an older layout: it is to be created here.
     """
 
     content: bytes
     version: Version | None
+    origin: Version | None = None
+    """The version that it has elsewhere: who carries it over claims it by that."""
+    told_by_fingerprint: bool = False
+    """Whether only the fingerprint in it tells whose it is."""
 
 
 class Backend(Protocol):
@@ -76,6 +80,14 @@ class Backend(Protocol):
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
+
+
+@runtime_checkable
+class CarryingBackend(Protocol):
+    """A place that also finds documents of an older layout, of which each is carried over by one app only."""
+
+    def claim(self, name: DocumentName, origin: Version) -> bool:
+        """Mark the older document as this app's; False where it has changed or somebody else was faster."""
 
 
 @runtime_checkable

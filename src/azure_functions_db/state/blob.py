@@ -15,19 +15,22 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
-    from azure.storage.blob import ContainerClient
+    from azure.storage.blob import ContainerClient, StorageStreamDownloader
 
     from azure_functions_db.state.backend import DocumentName, Version
 
 _SUFFIX = ".json"
 _ABSENT = {"BlobNotFound", "ContainerNotFound"}
+_CLAIM = "carried_over_by"
+"""The metadata of an older document that names the app which has carried it over."""
 
 
 class BlobBackend:
     """Blobs at ``state/{app}/{poller}.json``; the container is made when it turns out to be missing."""
 
-    def __init__(self, connect: Callable[[], ContainerClient]) -> None:
+    def __init__(self, connect: Callable[[], ContainerClient], *, carry_over: bool | None = None) -> None:
         self._connect = connect
+        self._carry_over = carry_over
         self._not_in_old_place: set[str] = set()
 
     @cached_property
@@ -45,6 +48,10 @@ class BlobBackend:
     def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:
         """Write over the version that was read; None when it is no longer the current one."""
         return asked(poller_of(name.poller), lambda: self._replace(_path(name), content, version))
+
+    def claim(self, name: DocumentName, origin: Version) -> bool:
+        """Mark the document of release 0.8 as this app's; False where it has changed or another app was faster."""
+        return asked(poller_of(name.poller), lambda: self._claim(name, origin))
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
@@ -67,26 +74,44 @@ class BlobBackend:
             return []
 
     def _read(self, path: str) -> Stored | None:
+        download = self._download(path)
+        return None if download is None else Stored(download.readall(), download.properties.etag)
+
+    def _download(self, path: str) -> StorageStreamDownloader[bytes] | None:
         from azure.core.exceptions import ResourceNotFoundError
 
         try:
-            download = self._container.download_blob(path)
-            return Stored(download.readall(), download.properties.etag)
+            return self._container.download_blob(path)
         except ResourceNotFoundError as failure:
             if error_code(failure) not in _ABSENT:
                 raise
             return None
 
     def _read_old(self, name: DocumentName) -> Stored | None:
-        """Read the document of a version before 1.0, which had no app in its path; it is carried over."""
+        """Read the document of release 0.8, which had no app in its path; the first app carries it over."""
         poller_name = poller_of(name.poller)
-        if poller_name in self._not_in_old_place or "/" in poller_name:
+        if self._carry_over is False or poller_name in self._not_in_old_place or "/" in poller_name:
             return None
-        old = self._read(f"state/{poller_name}{_SUFFIX}")
-        if old is None:
+        old = self._download(_old_path(name))
+        claimed_by = None if old is None else (old.properties.metadata or {}).get(_CLAIM)
+        if old is None or claimed_by not in {None, name.app}:
             self._not_in_old_place.add(poller_name)
             return None
-        return Stored(old.content, None)
+        in_doubt = claimed_by is None and self._carry_over is None
+        return Stored(old.readall(), None, origin=old.properties.etag, told_by_fingerprint=in_doubt)
+
+    def _claim(self, name: DocumentName, origin: Version) -> bool:
+        from azure.core import MatchConditions
+        from azure.core.exceptions import HttpResponseError
+
+        old = self._container.get_blob_client(_old_path(name))
+        try:
+            old.set_blob_metadata({_CLAIM: name.app}, etag=str(origin), match_condition=MatchConditions.IfNotModified)
+        except HttpResponseError as failure:
+            if error_code(failure) not in {"ConditionNotMet", *_ABSENT}:
+                raise
+            return False
+        return True
 
     def _create(self, path: str, content: bytes) -> Version | None:
         from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
@@ -128,6 +153,10 @@ class BlobCheckpointStore(DocumentStateStore):
     account: a connection string, or identity-based settings as Functions itself reads them.
     ``app_name`` is the Function app's own name by default. Nothing is contacted before the
     first use.
+
+    A poller without a state goes on from what release 0.8 has left at ``state/{poller_name}.json``, if that is of
+    the same source and no other app has carried it over; ``carry_over`` says that it is this app's own whatever
+    its fingerprint (True), or that it is to be left alone (False).
     """
 
     def __init__(
@@ -138,12 +167,18 @@ class BlobCheckpointStore(DocumentStateStore):
         container: str = "db-state",
         source_fingerprint: str | None = None,
         app_name: str | None = None,
+        carry_over: bool | None = None,
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
         def connect() -> ContainerClient:
             return container_client or blob_container(connection, expanded(container))
 
-        super().__init__(BlobBackend(connect), source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
+        backend = BlobBackend(connect, carry_over=carry_over)
+        super().__init__(backend, source_fingerprint=source_fingerprint, app_name=app_name, clock=clock)
+
+
+def _old_path(name: DocumentName) -> str:
+    return f"state/{poller_of(name.poller)}{_SUFFIX}"
 
 
 def _path(name: DocumentName) -> str:

@@ -92,6 +92,14 @@ class Resets:
             poller_name, lambda current: replace(current, source_fingerprint=fingerprint), force=force, must_exist=True
         )
 
+    def carry_over(self, poller_name: str, *, force: bool = False) -> StateChange:
+        """Go on from the state that release 0.8 has left, whatever its fingerprint says; other apps then begin anew."""
+        stored = self._backend.read(self._stored(poller_name).name)
+        if stored is None or stored.version is not None:
+            has = "no state of release 0.8" if stored is None else "a state of its own, from which it goes on"
+            raise StateStoreError(f"Poller {poller_name!r} has {has}", poller_name=poller_name)
+        return self._rewrite(poller_name, lambda current: replace(current, source_fingerprint=None), force=force)
+
     def break_lease(self, poller_name: str) -> StateChange:
         """Free a lease at once, whoever holds it; the holder cannot commit any more."""
         return self._rewrite(poller_name, lambda current: current, force=True, must_exist=True)
@@ -125,7 +133,9 @@ class Resets:
             raise lease_conflict(before)
         changed = replace(change(before), lease=broken(before, now).lease)
         after = decoded(encoded(changed), poller_name)  # what an operator brings is written only if it can be read
-        won, _ = place.swap(after, stored.version if stored else None)
+        version, origin = (stored.version, stored.origin) if stored else (None, None)
+        # Who gives the position another value does not carry it over.
+        won, _ = place.swap(after, version, origin if after.checkpoint == before.checkpoint else None)
         if not won:
             raise lost_race(poller_name)
         return StateChange(_shown(stored, poller_name), as_dict(changed))
@@ -151,6 +161,10 @@ class DryRunBackend:
     def replace(self, name: DocumentName, content: bytes, version: Version) -> Version | None:  # noqa: ARG002 - see the class
         """Pretend to write."""
         return "dry run"
+
+    def claim(self, name: DocumentName, origin: Version) -> bool:  # noqa: ARG002 - see the class
+        """Pretend to mark."""
+        return True
 
     def pollers(self, app: str) -> Iterable[str]:
         """Return the pollers that are really there."""

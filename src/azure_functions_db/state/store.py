@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import logging
 import os
 import socket
 import threading
@@ -19,7 +20,15 @@ from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import PollerState
-from azure_functions_db.state.backend import DocumentName, Stored, TimedBackend, document_name, is_encoded, poller_of
+from azure_functions_db.state.backend import (
+    CarryingBackend,
+    DocumentName,
+    Stored,
+    TimedBackend,
+    document_name,
+    is_encoded,
+    poller_of,
+)
 from azure_functions_db.state.document import (
     Document,
     acquired,
@@ -39,11 +48,14 @@ from azure_functions_db.state.document import (
 from azure_functions_db.state.reset import DryRunBackend, Resets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from azure_functions_db.core.ports import HeldLease
     from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.state.backend import Backend, Version
+
+_logger = logging.getLogger("azure_functions_db")
 
 # A conflict is answered by one more look; a holder's own lost write never needs a third.
 _TRIES = 3
@@ -59,6 +71,8 @@ class VersionedDocument:
 
     document: Document
     version: Version | None
+    origin: Version | None = None
+    """The version of the older document that it is carried over from."""
 
 
 class StoredDocument:
@@ -73,11 +87,15 @@ class StoredDocument:
         """The lease that this store holds on it."""
         self._backend = backend
         self._last: tuple[bytes, Document] | None = None  # what was read or written last
+        self._has_warned = False
 
-    def read(self) -> VersionedDocument:
-        """Return the document, a fresh one where there is none yet; one with a position may not just vanish."""
+    def read(self, *fingerprints: str) -> VersionedDocument:
+        """Return the document, a fresh one where there is none yet; one with a position may not just vanish.
+
+        An older one that only its fingerprint can tell from other apps' must have one of these.
+        """
         stored = self._backend.read(self.name)
-        if stored is not None:
+        if stored is not None and self._is_ours(stored, fingerprints):
             return self._decoded(stored)
         name = self.poller_name
         if self._last and self._last[1].checkpoint:
@@ -95,8 +113,15 @@ class StoredDocument:
             raise lost_lease(self.poller_name, "its document has vanished")
         return self._decoded(stored)
 
-    def swap(self, document: Document, version: Version | None) -> tuple[bool, VersionedDocument | None]:
-        """Try a conditional write; tell whether it took effect, and what is stored now."""
+    def swap(
+        self, document: Document, version: Version | None, origin: Version | None = None
+    ) -> tuple[bool, VersionedDocument | None]:
+        """Try a conditional write; tell whether it took effect, and what is stored now.
+
+        What has an ``origin`` is claimed there first: nobody else can carry it over then.
+        """
+        if origin is not None and not self._claims(origin):
+            return False, None
         content = encoded(document)
         stored = self._stored_after(content, version)
         if stored is None:
@@ -131,15 +156,34 @@ class StoredDocument:
         except StateStoreError:
             raise failure from failure.__cause__
 
+    def _claims(self, origin: Version) -> bool:
+        return not isinstance(self._backend, CarryingBackend) or self._backend.claim(self.name, origin)
+
+    def _is_ours(self, stored: Stored, fingerprints: Sequence[str]) -> bool:
+        """Tell whether a document is this poller's; one of release 0.8 may be that of another app's poller."""
+        if not stored.told_by_fingerprint or not fingerprints:
+            return True
+        if decoded(stored.content, self.poller_name).source_fingerprint in fingerprints:
+            return True
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "The state that release 0.8 has left of poller %r is of another source: this app begins anew. If it is "
+                "this app's own, stop it and run `azfdb migrate`, or give its store carry_over=True",
+                self.poller_name,
+            )
+        return False
+
     def _decoded(self, stored: Stored) -> VersionedDocument:
+        if stored.version is None:
+            # Earlier releases computed fingerprints in another way: the next write binds the document anew.
+            older = replace(decoded(stored.content, self.poller_name), source_fingerprint=None)
+            return VersionedDocument(older, None, stored.origin)
         # Most often it is still the last one.
         content, document = self._last or (None, None)
         if document is None or content != stored.content:
             document = decoded(stored.content, self.poller_name)
             self._last = (stored.content, document)
-        if stored.version is None:
-            # Versions before 1.0 computed fingerprints in another way: theirs says nothing here.
-            document = replace(document, source_fingerprint=None)
         return VersionedDocument(document, stored.version)
 
 
@@ -244,8 +288,8 @@ class DocumentStateStore(Resets):
     """Keeps each poller's checkpoint and lease in one document that only changes by compare and swap.
 
     A new store is a backend of four small methods given to this class. ``source_fingerprint``
-    is checked wherever a lease or a checkpoint is asked for; the trigger supplies its source's
-    own through `look`.
+    is checked wherever a lease or a checkpoint is asked for; without one, the trigger supplies its
+    source's own through `look`.
     """
 
     _lease_type: type[DocumentLease] = DocumentLease
@@ -268,18 +312,25 @@ class DocumentStateStore(Resets):
         _stores.add(self)
 
     @property
+    def source_fingerprint(self) -> str | None:
+        """The fingerprint that this store was given; it counts before the trigger's."""
+        return self._source_fingerprint
+
+    @property
     def owner_id(self) -> str:
         """Who this store is in a lease; no other instance in any process is called the same."""
         return self._owner_id
 
-    def look(self, poller_name: str, source_fingerprint: str | None = None) -> PollerState:
+    def look(self, poller_name: str, source_fingerprint: str | None = None, *former_fingerprints: str) -> PollerState:
         """Read the state without taking anything.
 
-        `FingerprintMismatchError` when the stored checkpoint belongs to another definition.
+        `FingerprintMismatchError` when the stored checkpoint belongs to another definition. State that an earlier
+        release has left is recognised by the former fingerprints, too.
         """
         stored = self._stored(poller_name)
-        current = stored.read()
-        document = identified(current.document, source_fingerprint or self._source_fingerprint)
+        given = (self._source_fingerprint, source_fingerprint, *former_fingerprints)
+        current = stored.read(*filter(None, given))
+        document = identified(current.document, self._source_fingerprint or source_fingerprint)
         with stored.lock:
             ghost = self._is_ghost(stored, document)
             free = ghost or is_free(document, self._clock())
@@ -287,7 +338,7 @@ class DocumentStateStore(Resets):
             poller_name,
             copy.deepcopy(document.checkpoint),
             lease=None if free else document.lease,
-            version=VersionedDocument(document, current.version),
+            version=replace(current, document=document),
             abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
         )
 
@@ -301,7 +352,7 @@ class DocumentStateStore(Resets):
             ghost = self._is_ghost(stored, looked.document)
             taken = acquired(looked.document, self._owner_id, self._clock(), ttl_seconds, take_over=ghost)
             lease_id = "" if taken.lease is None else lease_id_of(taken.lease)
-            won, current = stored.swap(taken, looked.version)
+            won, current = stored.swap(taken, looked.version, looked.origin)
             if not won:
                 raise lost_race(state.poller_name)
             held = stored.lease = self._lease_type(self, stored, lease_id, current)

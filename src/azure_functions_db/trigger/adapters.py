@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import NamesColumns
-from azure_functions_db.core.serializers import deserialize_position, serialize_position
+from azure_functions_db.core.ports import FormerlyKnown, NamesColumns
+from azure_functions_db.core.serializers import (
+    deserialize_part,
+    deserialize_position,
+    serialize_part,
+    serialize_position,
+)
 from azure_functions_db.core.types import AdapterCapability, FetchResult
-from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from azure_functions_db.core.ports import ChangeReader, ChangeSource, SourceAdapter
-    from azure_functions_db.core.types import CursorValue, Position, SourceDescriptor
+    from azure_functions_db.core.types import CursorValue, Position, RawRecord, SourceDescriptor
     from azure_functions_db.trigger.normalizers import Normalizer
 
 
@@ -42,8 +47,18 @@ def reading(source: ChangeSource) -> Iterator[ChangeReader]:
         reader.close()
 
 
+def fingerprints_of(source: ChangeSource) -> tuple[str, ...]:
+    """Return a source's fingerprint, followed by those by which earlier releases knew it."""
+    former = source.former_fingerprints() if isinstance(source, FormerlyKnown) else ()
+    return (source.source_descriptor.fingerprint, *former)
+
+
 class SmallSource:
-    """A source with just a descriptor and ``fetch``: its position is the last event's cursor and key."""
+    """A source with just a descriptor and ``fetch``: its position is the last event's cursor and key.
+
+    With a normaliser of the user's own it is the event's cursor as that gave it: a scalar alone, or a tuple.
+    A page may be short: the source is asked again until it returns none.
+    """
 
     def __init__(self, source: SourceAdapter, normalizer: Normalizer) -> None:
         self._source = source
@@ -66,26 +81,38 @@ class SmallSource:
         return AdapterCapability()
 
     def fetch_changes(self, checkpoint: Position, limit: int) -> FetchResult:
-        records = list(self._source.fetch(self._cursor(checkpoint), limit))[:limit]
+        records = self._fetch(self._cursor(checkpoint), limit)
         if not records:
             return FetchResult(records, checkpoint, more=False)
-        [last] = normalized(self._normalizer, records[-1:], self.source_descriptor, {})
-        position = {"cursor": serialize_position(last.cursor, last.pk)}
-        return FetchResult(records, position, more=len(records) == limit)
+        # Whether more follows a short page, only the next one tells.
+        return FetchResult(records, {"cursor": self._position(records[-1])}, more=len(records) == limit or None)
 
     def acknowledge(self, checkpoint: Position) -> None:
         """Do nothing: a small source keeps nothing back."""
 
+    def _fetch(self, cursor: CursorValue, limit: int) -> list[RawRecord]:
+        try:
+            return list(self._source.fetch(cursor, limit))[:limit]
+        except TypeError as error:
+            error.add_note(f"fetch was given {cursor!r}; release 0.8 gave times, Decimals and UUIDs as texts")
+            raise
+
+    def _position(self, record: RawRecord) -> Any:
+        """Return the position after a record, in the JSON form that `_cursor` reads."""
+        [last] = normalized(self._normalizer, [record], self.source_descriptor, {})
+        if isinstance(last.cursor, tuple):
+            return [serialize_part(part) for part in last.cursor]
+        return serialize_position(last.cursor, last.pk if isinstance(self._normalizer, RecordNormalizer) else {})
+
     def _cursor(self, checkpoint: Position) -> CursorValue:
         written = checkpoint.get("cursor")
         match written:
-            case None:
-                return None
-            case list():
-                return tuple(written)
-            case {"tiebreaker": dict() as key}:
+            case None | str() | int() | float():
+                return written  # a scalar, as release 0.8 wrote it
+            case list() | tuple():
+                return tuple(deserialize_part(part) for part in written)
+            case {"tiebreaker": dict() as key} if key:
                 columns = self._source.pk_columns if isinstance(self._source, NamesColumns) else list(key)
-                position = deserialize_position(written, columns)
-                return position if key else position[0]
+                return deserialize_position(written, columns)
             case _:
-                return deserialize_position(written, ())
+                return deserialize_position(written, ())[0]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn, Self
 
-    from azure_functions_db.core.types import CursorPart, Operation, SourceDescriptor
+    from azure_functions_db.core.types import CursorPart, CursorValue, Operation, SourceDescriptor
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
 _CONTAINERS: Final = frozenset({dict, list, set})
@@ -35,7 +35,7 @@ class OpenRowChange:
     _index: int
     op: Operation
     source: SourceDescriptor
-    cursor: CursorPart
+    cursor: CursorValue
     pk: Mapping[str, CursorPart]
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
@@ -58,7 +58,7 @@ class RowChange(OpenRowChange):
         event_id: str | None,
         op: Operation,
         source: SourceDescriptor,
-        cursor: CursorPart,
+        cursor: CursorValue,
         pk: Mapping[str, CursorPart],
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,

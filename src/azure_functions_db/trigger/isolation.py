@@ -59,9 +59,10 @@ class IsolatingTick(Tick):
         """Read a page; where a row behind the suspect is wanted, on over pages that bring few rows or none."""
         page = super()._page(position, limit, search)
         for _ in range(_PAGES_TO_WITNESS if search is not None and search.needs_witness else 0):
-            if len(page.records) >= limit or not page.more:
+            if len(page.records) >= limit or page.more is False:
                 break
-            page = _joined(page, super()._page(page.next_checkpoint, limit - len(page.records), search))
+            further = super()._page(page.next_checkpoint, limit - len(page.records), search)
+            page = replace(_joined(page, further), more=further.more if further.records else bool(further.more))
         return page
 
     def _recover(self, batch: Batch, failure: PollerError) -> Checkpoint | None:

@@ -66,11 +66,11 @@ class Lease:
         self._call: LoopCall[Any] | None = None
         self._heartbeat: Heartbeat | None = None
 
-    def approach(self, fingerprint: str) -> None:
+    def approach(self, *fingerprints: str) -> None:
         """Look whether the lease can be had; a store that cannot be looked at takes it right here."""
         store, self._asked = self._store, self._clock()
         if isinstance(store, LookingStateStore):
-            self._state = store.look(self._poller, fingerprint)
+            self._state = store.look(self._poller, *fingerprints)
             self._give_way_to(self._state.lease)
         else:
             lease_id = store.acquire_lease(self._poller, self._ttl)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
 from azure_functions_db.core.ports import ChangeReader, NamesColumns, NormalizesItself, TellsOperations
@@ -26,6 +27,10 @@ class Normalizer(Protocol):
 
     def __call__(self, record: RawRecord, source: SourceDescriptor, /) -> RowChange:
         """Return the event of this record."""
+
+
+EventNormalizer = Normalizer
+"""The same, by the name that release 0.8 gave it."""
 
 
 class RecordNormalizer:
@@ -114,6 +119,21 @@ class ChangeNormalizer:
             event.__class__ = RowChange
             events.append(event)
         return events
+
+
+def make_normalizer(*, cursor_column: str, pk_columns: Sequence[str]) -> RecordNormalizer:
+    """Return the normaliser of records with these columns, as release 0.8 offered it."""
+    return RecordNormalizer(cursor_column, pk_columns)
+
+
+def default_normalizer(record: RawRecord, descriptor: SourceDescriptor, /) -> RowChange:
+    """Return the event of a record whose cursor and key nobody knows, as release 0.8 offered it.
+
+    Each delivery has another id, and the position does not move: it is for looking at a source only.
+    """
+    return RowChange(
+        event_id=uuid4().hex, op="upsert", source=descriptor, cursor=None, pk={}, before=None, after=record
+    )
 
 
 def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:

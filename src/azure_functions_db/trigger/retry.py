@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.former import former_arguments
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+FORMER_ARGUMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "max_retries": lambda retries: {"max_attempts": retries + 1},
+    "base_delay_seconds": lambda seconds: {"delay_seconds": seconds},
+    "exponential_base": lambda base: {"multiplier": base},
+}
+"""What release 0.8 called them, and what they are now."""
 
 
+@former_arguments(ConfigurationError, FORMER_ARGUMENTS, max_attempts=4, max_delay_seconds=60.0, jitter=0.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Calls a failed handler again within the same tick, with growing pauses in between."""
+    """Calls a failed handler again within the same tick, with growing pauses in between.
+
+    The names of release 0.8 (``max_retries``, ``base_delay_seconds``, ``exponential_base``) are taken with a
+    `DeprecationWarning`, and mean the same pauses as there.
+    """
 
     max_attempts: int = 3
     """How often the handler is called at most, the first time included."""

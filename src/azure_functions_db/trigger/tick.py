@@ -38,6 +38,7 @@ from azure_functions_db.core.signals import (
     TickResult,
     TickStarted,
 )
+from azure_functions_db.trigger.adapters import fingerprints_of
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.handler import Misfits, fitted
@@ -94,8 +95,9 @@ class Tick:
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        self._descriptor, self._needs = self._stage(
-            Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
+        source = self._source
+        self._descriptor, self._needs, self._fingerprints = self._stage(
+            Stage.DESCRIPTOR, lambda: (source.source_descriptor, source.capability(), fingerprints_of(source))
         )
         self._stages.source = self._descriptor.name
         self._say(TickStarted, batch_size=self._settings.batch_size)
@@ -143,7 +145,7 @@ class Tick:
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
         try:
-            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(self._descriptor.fingerprint))
+            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(*self._fingerprints))
         except LeaseConflictError:
             self._skip()
             return None
@@ -220,7 +222,7 @@ class Tick:
             id=f"batch_{self._settings.new_id()}",
             before=checkpoint,
             after=Checkpoint.of(result.next_checkpoint),
-            more=len(result.records) >= limit if result.more is None else bool(result.more),
+            more=result.more is None or bool(result.more),  # who cannot tell is asked again
             began=began,
             attempts=checkpoint.failed_attempts,
             search=search,

@@ -184,11 +184,14 @@ def test_metrics_count_what_happened() -> None:
         run(trigger, fail)
     assert metrics.labels["azfdb_failures_total"] == {
         "poller_name": "orders",
+        "source": "orders",
         "stage": "handler",
-        "error_type": "HandlerError",
+        "error_type": "ValueError",
     }
+    assert metrics.labels["azfdb_batches_total"]["result"] == "failure"
     run(trigger, Collected())
-    assert metrics.values["azfdb_batches_total"] == 1
+    assert metrics.values["azfdb_batches_total"] == 2
+    assert metrics.labels["azfdb_batches_total"] == {"poller_name": "orders", "source": "orders", "result": "success"}
     assert metrics.values["azfdb_events_total"] == 3
     assert metrics.values["azfdb_lag_seconds"] > 0
     assert {
@@ -209,7 +212,7 @@ def test_an_observer_that_raises_is_reported_once_and_harms_nothing(caplog: pyte
             raise RuntimeError("observer down")
 
     class BrokenMetrics(Metrics):
-        def increment(self, *_: Any) -> None:
+        def increment(self, *_: Any, **__: Any) -> None:
             raise RuntimeError("collector down")
 
     handler = Collected()
@@ -217,10 +220,10 @@ def test_an_observer_that_raises_is_reported_once_and_harms_nothing(caplog: pyte
     for _ in range(3):
         run(trigger, handler)
     assert handler.ids == list(range(30))
-    reports = [record.getMessage() for record in caplog.records if "failed; it is not reported again" in record.msg]
+    reports = [record.getMessage() for record in caplog.records if "it is not reported again" in record.msg]
     assert sorted(reports) == [
-        "Broken failed; it is not reported again",
-        "MetricsObserver failed; it is not reported again",
+        "Broken failed with RuntimeError: observer down; it is not reported again",
+        "MetricsObserver failed with RuntimeError: collector down; it is not reported again",
     ]
 
 

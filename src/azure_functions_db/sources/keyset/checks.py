@@ -15,6 +15,7 @@ from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import MOST_ROWS, Position
+from azure_functions_db.sources.keyset.tombstones import unread_tombstones
 from azure_functions_db.sql.database_clock import database_now
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:
     yield _cursor_type(plan)
     yield _recurring_values(plan, connection)
     yield _null_cursors(plan, connection)
+    yield from unread_tombstones(plan, connection)
     yield clock_finding("database clock", database_now(connection))
     yield from _settling(plan, connection)
 

@@ -87,6 +87,22 @@ class Definition:
         }
         return f"sha256:{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
 
+    def former_fingerprint(self, config: DbConfig, **as_given: Any) -> str:
+        """Return the fingerprint that release 0.8 computed; what it did not change it is ``as_given``."""
+        parts = {
+            "url": parsed_url(config.resolved().connection_url).render_as_string(hide_password=True),
+            "schema": self.schema,
+            "table": self.table,
+            "cursor_column": self.cursor_column,
+            "pk_columns": self.pk_columns,
+            "where": self.where,
+            "parameters": self.parameters,
+            "strategy": self.strategy,
+            "operation_mode": "upsert_only",
+            **as_given,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
 
 def defined(
     *,

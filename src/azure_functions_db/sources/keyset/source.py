@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.former import former_arguments, warn_of
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
 
 
+@former_arguments(SourceConfigurationError)
 class SqlAlchemySource:
     """Reads the rows of a table or query that come after a checkpoint, in the order cursor, key.
 
@@ -81,6 +83,8 @@ class SqlAlchemySource:
     - ``undecodable``:
       What becomes of a row with a value that Python cannot hold (a date before Christ, say). "error": it cannot be
       delivered and goes into quarantine. "text": that value is delivered as the database writes it.
+    - ``cursor_types``:
+      Not needed any more: the columns tell their types. Release 0.8 had it, and it is taken with a warning.
     """
 
     def __init__(
@@ -112,7 +116,11 @@ class SqlAlchemySource:
         horizon_abandon_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        cursor_types: Sequence[type] | None = None,
     ) -> None:
+        if cursor_types is not None:
+            warn_of("SqlAlchemySource(cursor_types=…)", "leave it out, the columns tell their types", stacklevel=3)
+        self._former_parts = {"query": query, "cursor_types": [kind.__name__ for kind in cursor_types or ()]}
         try:
             self._config = config_of(url, db_config)
             self._engine = engine_getter(url, db_config, engine_provider)
@@ -166,6 +174,17 @@ class SqlAlchemySource:
         """Who this source is; the fingerprint changes when its definition does."""
         with reading(self.name):
             return SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
+
+    @cached_property
+    def _former_fingerprints(self) -> tuple[str, ...]:
+        if self._definition.partition is not None:
+            return ()  # there were none
+        with reading(self.name):
+            return (self._definition.former_fingerprint(self._config, **self._former_parts),)
+
+    def former_fingerprints(self) -> tuple[str, ...]:
+        """Return the fingerprint by which release 0.8 knew this source."""
+        return self._former_fingerprints
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change."""
@@ -229,6 +248,12 @@ class SqlAlchemySource:
         with reading(self.name), self._relation.connected() as (plan, connection):
             return self._examined(plan, connection)[0]
 
+    def grade(self) -> Grade:
+        """Say how well late commits were guarded against when the last page was read, without asking the database."""
+        plan = self._plan()
+        watch = self._relation.watch(plan)
+        return self._unwatched_grade(plan) if watch is None else watch.grade
+
     def examine(self) -> list[Finding]:
         """Return what an operator should know: index, cursor type, NULL cursors, clock, late commits."""
         from azure_functions_db.sources.keyset.checks import checked_up, late_commits
@@ -282,10 +307,13 @@ class SqlAlchemySource:
         """Return the grade and why it is not better, by a watch of its own: the poller's is not disturbed."""
         watch = watch_for(self.name, plan, self._patience)
         if watch is None:
-            return ("exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"), None
+            return self._unwatched_grade(plan), None
         watch.examine(connection, plan)
         watch.look(connection, plan, BEGINNING)
         return watch.grade, watch.reason
+
+    def _unwatched_grade(self, plan: Plan) -> Grade:
+        return "exact" if writers_take_turns(plan) and self._definition.in_flight == "wait" else "none"
 
     def _plan(self) -> Plan:
         return self._relation.plan(self._relation.engine())

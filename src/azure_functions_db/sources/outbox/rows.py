@@ -1,0 +1,250 @@
+"""The rows of an outbox in the order of their delivery, found by the keyset source underneath."""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from azure_functions_db.core.errors import SerializationError, SourceConfigurationError
+from azure_functions_db.core.serializers import serialize_position
+from azure_functions_db.core.types import Change, FetchResult, OpenChange
+from azure_functions_db.sources.keyset.source import SqlAlchemySource
+from azure_functions_db.sources.outbox.health import horizon_of, newest_number, require_position
+from azure_functions_db.sources.outbox.layout import OLDEST_RUNNING
+from azure_functions_db.sources.read_errors import reading
+from azure_functions_db.sql.engine import default_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Engine
+
+    from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.types import CheckpointJson, Horizon, RawRecord
+    from azure_functions_db.sources.keyset.definition import Partition
+    from azure_functions_db.sources.outbox.table import Outbox
+    from azure_functions_db.sql.engine import EngineProvider
+
+# A share of the keys is looked for among this many rows before a page returns what it has, in chunks of this size.
+_SEARCHED_ROWS = 50_000
+_CHUNK_ROWS = 5_000
+
+
+class Page(NamedTuple):
+    """What was read, and how many rows were looked at for it."""
+
+    result: FetchResult
+    searched: int
+
+
+class OutboxRows:
+    """Reads an outbox: on PostgreSQL by its positions, elsewhere by its sequence or, at a distance, by its clock."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        config: DbConfig,
+        provider: EngineProvider | None,
+        *,
+        name: str,
+        settle_seconds: float | None,
+        partition_by: str | None,
+        **options: Any,
+    ) -> None:
+        self.name = name
+        self.partition: Partition | None = None
+        self.partition_by = partition_by or outbox.columns.key
+        self._outbox = outbox
+        self._config = config
+        self._provider = provider
+        self._settle = settle_seconds
+        self._options = options
+
+    def shared(self, partition: Partition | None, name: str) -> OutboxRows:
+        """Return the rows of one share of the keys, read by itself."""
+        share = copy(self)
+        for made in ("events", "thin"):
+            vars(share).pop(made, None)
+        share.partition, share.name = partition, name
+        return share
+
+    def engine(self) -> Engine:
+        """Return the engine of the outbox's database."""
+        return (self._provider or default_provider()).get_engine(self._config)
+
+    @property
+    def by_position(self) -> bool:
+        """Whether the rows have positions made of transaction ids: PostgreSQL's."""
+        return self.engine().dialect.name == "postgresql" and self._outbox.columns.position is not None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the rows before the end of the last page were all delivered: late commits were seen."""
+        return self.by_position or self.events.grade() != "none"
+
+    @cached_property
+    def plain(self) -> SqlAlchemySource:
+        """The rows by their order alone; it tells one outbox from another."""
+        return self._keyset()
+
+    @cached_property
+    def events(self) -> SqlAlchemySource:
+        """The rows that may be delivered, with all their columns."""
+        if not self.by_position:
+            return self._keyset(in_flight="wait", settle_seconds=self._settle)
+        quoted = self.engine().dialect.identifier_preparer.quote(str(self._outbox.columns.position))
+        return self._keyset(where=f"{quoted} < {OLDEST_RUNNING}")
+
+    @cached_property
+    def thin(self) -> SqlAlchemySource:
+        """The same rows without their payloads, and without waiting for anybody."""
+        columns = self._outbox.columns
+        named = [columns.id, columns.key, self.partition_by, columns.created_at, columns.sequence]
+        return self._keyset(columns=tuple(dict.fromkeys(filter(None, named))))
+
+    def takes(self, record: RawRecord) -> bool:
+        """Tell whether a row belongs to this share."""
+        return self.partition is None or self.partition.takes([record[self._partition_column]])
+
+    def validate(self) -> None:
+        """Raise where the table is no outbox, or lacks the column of the partitions."""
+        with reading(self.name):
+            self._outbox.reflected(self.engine())
+            self._partition_column  # noqa: B018 - asking is what checks it
+        self.events.validate()
+
+    def page(self, checkpoint: CheckpointJson, limit: int) -> Page:
+        """Read the rows of this share after a checkpoint."""
+        if self.partition is None:
+            result = self.events.fetch_changes(checkpoint, limit)
+            return Page(result, len(result.records))
+        return self._share(checkpoint, limit, self.partition.count)
+
+    def changes(self, result: FetchResult, following: CheckpointJson, horizon: Horizon | None) -> FetchResult:
+        """Return the rows of a page as the events they are; a payload that is no JSON makes its row undecodable."""
+        undecodable = dict(result.undecodable)
+        if result.records and not self._holds_json:
+            undecodable |= _decode(result.records, self._outbox.columns.payload, self.name)
+        return FetchResult(
+            _changes(result.records, self._outbox),
+            following,
+            result.more,
+            undecodable=undecodable,
+            facts=[*result.facts, *([horizon] if horizon is not None else [])],
+        )
+
+    def horizon(self, checkpoint: CheckpointJson) -> Horizon | None:
+        """Tell what keeps rows after a checkpoint from being read; a position that was lost is an error."""
+        with reading(self.name), self.engine().connect() as connection:
+            if self.by_position:
+                return horizon_of(connection, self._outbox, self.events, checkpoint)
+            require_position(self.events, checkpoint, newest_number(connection, self._outbox))
+            return None
+
+    def _share(self, checkpoint: CheckpointJson, limit: int, count: int) -> Page:
+        """Read on until there are rows of this share: which ones belong to it is known only here."""
+        chunk, searched = min(limit * count, max(limit, _CHUNK_ROWS)), 0
+        while True:
+            page = self.events.fetch_changes(checkpoint, chunk)
+            mine = [place for place, record in enumerate(page.records) if self.takes(record)]
+            searched += len(page.records)
+            if mine or not page.more or searched >= _SEARCHED_ROWS:
+                return Page(self._cut(page, mine, limit), searched)
+            checkpoint = page.next_checkpoint
+
+    def _cut(self, page: FetchResult, mine: Sequence[int], limit: int) -> FetchResult:
+        """Return the rows of a share, and of these no more than wanted."""
+        kept, following, more = list(mine[:limit]), page.next_checkpoint, page.more
+        if len(mine) > limit:
+            last = page.records[kept[-1]]
+            key = {name: last[name] for name in self.events.pk_columns}
+            following, more = {**following, "cursor": serialize_position(last[self.events.cursor_column], key)}, True
+        undecodable = {new: page.undecodable[old] for new, old in enumerate(kept) if old in page.undecodable}
+        records = [page.records[place] for place in kept]
+        return FetchResult(records, following, more, undecodable=undecodable, facts=page.facts)
+
+    def _keyset(self, in_flight: Any = "ignore", **own: Any) -> SqlAlchemySource:
+        cursor_column, pk_columns = self._order
+        return SqlAlchemySource(
+            db_config=self._config,
+            table=self._outbox.table,
+            schema=self._outbox.schema,
+            cursor_column=cursor_column,
+            pk_columns=pk_columns,
+            in_flight=in_flight,
+            name=self.name,
+            engine_provider=self._provider,
+            **own,
+            **self._options,
+        )
+
+    @property
+    def _order(self) -> tuple[str, tuple[str, ...]]:
+        """The columns by which rows are ordered on this database: a cursor and its key."""
+        columns, dialect = self._outbox.columns, self.engine().dialect.name
+        if columns.position is not None and dialect in {"postgresql", "mssql"}:
+            if self._settle is not None:
+                raise SourceConfigurationError(f"settle_seconds= is not for {dialect}, which tells who is running")
+            return columns.position, (columns.position if dialect == "mssql" else columns.sequence,)
+        if self._settle is None:
+            return columns.sequence, (columns.sequence,)
+        if columns.created_at is None:
+            raise SourceConfigurationError("settle_seconds= needs a created_at column to compare with the clock")
+        return columns.created_at, (columns.sequence,)
+
+    @cached_property
+    def _partition_column(self) -> str:
+        if self.partition_by not in self._outbox.reflected(self.engine()).columns:
+            raise SourceConfigurationError(
+                f"partition_by= names {self.partition_by!r}, which is no column of the table"
+            )
+        return self.partition_by
+
+    @cached_property
+    def _holds_json(self) -> bool:
+        """Whether the database itself keeps payloads as JSON, so that they come decoded."""
+        from sqlalchemy import JSON
+
+        return isinstance(self._outbox.reflected(self.engine()).columns[self._outbox.columns.payload].type, JSON)
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def _changes(records: Sequence[RawRecord], outbox: Outbox) -> list[Change]:
+    """Return each row as the event that it is; its id is what tells it from every other."""
+    columns = outbox.columns
+    key, event_id, sequence = columns.key, columns.id, columns.sequence
+    changes: list[Any] = []
+    for record in records:
+        own_id = record[event_id]
+        change: Any = OpenChange()
+        change.op = "insert"
+        change.position = f"{own_id.int:032x}" if type(own_id) is UUID else str(own_id)  # quicker than its text
+        change.key = {key: record[key]}
+        change.after = record
+        change.before = None
+        change.cursor = record[sequence]
+        change.metadata = _NOTHING
+        change.__class__ = Change
+        changes.append(change)
+    return changes
+
+
+def _decode(records: Sequence[RawRecord], payload: str, source: str) -> dict[int, Exception]:
+    """Put the payloads that are texts into their decoded form; return why others have none, by their place."""
+    failures: dict[int, Exception] = {}
+    for place, record in enumerate(records):
+        value = record[payload]
+        if not isinstance(value, str | bytes | bytearray | memoryview):
+            continue
+        try:
+            record[payload] = json.loads(bytes(value) if isinstance(value, memoryview) else value)
+        except (ValueError, RecursionError) as error:
+            reason = f"Source {source!r}: the payload in {payload!r} is no JSON: {type(error).__name__}"
+            failures[place] = SerializationError(reason)
+    return failures
