@@ -21,7 +21,7 @@ help: ## List these commands
 demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
 	@$(BIN)/azfdb demo
 
-test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB and Azurite instances
+test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: $(READY) ## Five minutes of overlapping transactions on each database, every cursor polled: nothing may be lost
@@ -64,7 +64,7 @@ down: $(READY) ## Stop the services that `make up` started
 env: $(READY) ## Print the settings of the running services
 	@$(SERVICES) env
 
-lock: $(READY) ## Renew the pinned requirements and the pinned Azurite
+lock: $(READY) ## Renew the pinned requirements and the pinned emulators
 	@cd requirements && for name in dev docs competitor; do \
 	    ../$(BIN)/$(LOCK) --upgrade --python-version 3.11 $$name.in --output-file $$name.txt; \
 	done

@@ -75,6 +75,12 @@ def azurite() -> str:
     return service("AZFDB_TEST_AZURITE")
 
 
+@pytest.fixture(scope="session")
+def cosmos_server() -> str:
+    """The address of a server that speaks the protocol of Cosmos DB."""
+    return service("AZFDB_TEST_COSMOS")
+
+
 @contextmanager
 def temporary_database(server: str, drop: str, options: str = "") -> Iterator[str]:
     """A new empty database on the server, by its URL; dropped afterwards whoever is still connected."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from azure_functions_db.binding.writer import DbWriter
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.errors import (
+        BrokerUnavailableError,
         CommitError,
         ConfigurationError,
         CursorSerializationError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PollerError,
         PositionLostError,
         QueryError,
+        RelayError,
         RowsFailed,
         SerializationError,
         SourceConfigurationError,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
+    from azure_functions_db.state.cosmos import CosmosStateStore
     from azure_functions_db.state.file import FileStateStore
     from azure_functions_db.state.memory import MemoryStateStore
     from azure_functions_db.state.sql import SqlStateStore
@@ -95,6 +98,7 @@ _HOMES = {
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
+        "BrokerUnavailableError",
         "CommitError",
         "ConfigurationError",
         "CursorSerializationError",
@@ -110,6 +114,7 @@ _HOMES = {
         "PollerError",
         "PositionLostError",
         "QueryError",
+        "RelayError",
         "RowsFailed",
         "SerializationError",
         "SourceConfigurationError",
@@ -129,6 +134,7 @@ _HOMES = {
     ],
     "state.backend": ["Backend", "DocumentName", "Stored"],
     "state.blob": ["BlobCheckpointStore"],
+    "state.cosmos": ["CosmosStateStore"],
     "state.file": ["FileStateStore"],
     "state.memory": ["MemoryStateStore"],
     "state.sql": ["SqlStateStore"],
@@ -161,9 +167,11 @@ __all__ = [
     "BlobCheckpointStore",
     "BlobQuarantine",
     "BlobSnapshots",
+    "BrokerUnavailableError",
     "Change",
     "CommitError",
     "ConfigurationError",
+    "CosmosStateStore",
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",
@@ -206,6 +214,7 @@ __all__ = [
     "ProcessedLedger",
     "QueryError",
     "RecordNormalizer",
+    "RelayError",
     "RetryPolicy",
     "RowChange",
     "RowsFailed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from sqlalchemy import create_engine
 from azure_functions_db import Outbox
 from tests.acceptance.conftest import EXAMPLES
 from tests.acceptance.host import FunctionApp, http, timer
+from tests.support.broker import running_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,3 +209,29 @@ def test_hash_diff(postgres_database: str, site: dict[str, str], sql: Sql, with_
         second = app.invoke("mirror_customers", timer=timer())
         assert second.ok, second.traceback
     assert sql(url, mirrored) == [(1000, 3, 1000)]
+
+
+@pytest.mark.parametrize("function", ["publish_orders", "queue_orders"])
+def test_relay(
+    function: str,
+    postgres_database: str,
+    site: dict[str, str],
+    sql: Sql,
+    with_schema: Schema,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("from tests.support import padding\n\npadding.install()\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{EXAMPLES.parent}")
+    url = with_schema(postgres_database, "relay")
+    sql(url, "INSERT INTO orders SELECT n, 'new', n FROM generate_series(1, 100) AS n")
+    with running_broker(tmp_path) as broker:
+        brokers = {"Events": broker.connection_string, "Bus": broker.connection_string}
+        with FunctionApp(EXAMPLES / "relay", {"SHOP_DB": url, **site, **brokers}) as app:
+            first = app.invoke(function, timer=timer())
+            assert first.ok, first.traceback
+            sql(url, "UPDATE orders SET status = 'paid', version = 101 WHERE id = 7")
+            assert app.invoke(function, timer=timer()).ok
+        bodies = [json.loads(each["body"]) for each in broker.received()]
+    assert len(bodies) == len({body["id"] for body in bodies}) == 101
+    assert [body["data"]["after"]["status"] for body in bodies if body["subject"] == "id=7"] == ["new", "paid"]

@@ -15,6 +15,7 @@ import pytest
 
 from azure_functions_db import (
     BlobCheckpointStore,
+    CosmosStateStore,
     EngineProvider,
     FileStateStore,
     LeaseConflictError,
@@ -25,6 +26,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.state.backend import DocumentName
 from azure_functions_db.testing.stores import Delete, NewStore, StateStoreContract
+from tests.support import cosmos
 
 
 class TestMemoryStateStore(StateStoreContract):
@@ -90,6 +92,17 @@ class TestTableStateStore(StateStoreContract):
     def delete(self, new_store: NewStore) -> Delete:
         store = new_store()
         return lambda poller_name: store._backend._table.delete_entity(store._app_name, poller_name)
+
+
+class TestCosmosStateStore(StateStoreContract):
+    @pytest.fixture
+    def new_store(self, cosmos_server: str) -> NewStore:
+        return partial(CosmosStateStore, container_client=cosmos.container("contract"), app_name=a_new_app())
+
+    @pytest.fixture
+    def delete(self, new_store: NewStore) -> Delete:
+        store = new_store()
+        return lambda poller_name: store._backend._container.delete_item(poller_name, store._app_name)
 
 
 def a_new_app() -> str:

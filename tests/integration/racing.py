@@ -6,6 +6,7 @@ times over. While a process holds the lease it owns a file that can only be made
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import random
@@ -14,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import azure_functions_db
 from azure_functions_db import LeaseConflictError
 
 PROCESSES = 8
@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def race(kind: str, options: dict[str, Any], directory: Path) -> None:
-    store = getattr(azure_functions_db, kind)(**options)
+    module, _, name = kind.partition(":")
+    store = getattr(importlib.import_module(module), name)(**options)
     for turn in range(ROUNDS):
         lease_id = acquired(store)
         witness = directory / "held"

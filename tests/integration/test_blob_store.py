@@ -24,7 +24,8 @@ from azure_functions_db import (
     LostLeaseError,
     StateStoreError,
 )
-from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, storage_account
+from azure_functions_db.azure.connections import ByConnectionString, ByIdentity
+from azure_functions_db.azure.storage import storage_account
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine
 from tests.support.told import whole_story
@@ -290,7 +291,7 @@ class TestSettings:
     def test_identity_based_settings(self, settings: dict[str, str], uri: str, credential: str) -> None:
         found = storage_account("S", "blob", settings)
         assert isinstance(found, ByIdentity)
-        assert (found.service_uri, type(found.credential).__name__) == (uri, credential)
+        assert (found.endpoint, type(found.credential).__name__) == (uri, credential)
         assert "hush" not in repr(found)
 
     def test_an_unknown_kind_of_credential_is_refused(self) -> None:

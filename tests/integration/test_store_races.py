@@ -19,11 +19,13 @@ from azure_functions_db import (
     TableStateStore,
 )
 from azure_functions_db.sql.engine import default_provider
+from tests.support.cosmos import TestServerStore
 
 if TYPE_CHECKING:
     from azure_functions_db.state.store import DocumentStateStore
 
 RACING = Path(__file__).with_name("racing.py")
+CHECKOUT = RACING.parents[2]
 EXPECTED = 8 * 5
 
 
@@ -33,8 +35,8 @@ def app() -> str:
 
 
 def run_race(store: type[DocumentStateStore], options: dict[str, Any], directory: Path, azurite: str = "") -> None:
-    arguments = [store.__name__, json.dumps(options), str(directory)]
-    environment = os.environ | {"AzureWebJobsStorage": azurite}
+    arguments = [f"{store.__module__}:{store.__name__}", json.dumps(options), str(directory)]
+    environment = os.environ | {"AzureWebJobsStorage": azurite, "PYTHONPATH": str(CHECKOUT)}
     result = subprocess.run(
         [sys.executable, RACING, *arguments], check=False, capture_output=True, text=True, env=environment
     )
@@ -54,6 +56,10 @@ def test_on_blobs(azurite: str, app: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_on_azure_tables(azurite: str, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AzureWebJobsStorage", azurite)
     run_race(TableStateStore, {"table": app.replace("-", ""), "app_name": app}, tmp_path, azurite)
+
+
+def test_on_cosmos_db(cosmos_server: str, app: str, tmp_path: Path) -> None:
+    run_race(TestServerStore, {"container_name": "races", "app_name": app}, tmp_path)
 
 
 def test_on_a_sql_table_that_is_not_there_yet(database_url: str, app: str, tmp_path: Path) -> None:

@@ -21,15 +21,18 @@ class FaultyTransport(RequestsTransport):  # type: ignore[misc]
         match self.next_fault():
             case None:
                 return super().send(request, **options)
-            case "error":
-                return _answer(request, 500, "InternalError")
-            case "refused":
-                return _answer(request, 412, "ConditionNotMet")
             case "timeout":
                 raise ServiceRequestTimeoutError("timed out")
-            case _:
+            case "reply lost":
                 super().send(request, **options)
                 raise ServiceResponseError("connection reset")
+            case fault:
+                return self.answer(request, fault)
+
+    def answer(self, request: Any, fault: str) -> Any:
+        """Return what the service answers to a request that it has not served."""
+        status, code = {"error": (500, "InternalError"), "refused": (412, "ConditionNotMet")}[fault]
+        return _answer(request, status, code)
 
 
 class PlannedFaults(FaultyTransport):

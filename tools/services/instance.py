@@ -18,13 +18,14 @@ from threading import Lock
 from typing import TypeVar
 
 from tools.services.azurite import Azurite
+from tools.services.cosmos import Cosmos
 from tools.services.mariadb import MariaDb
 from tools.services.postgres import Postgres, Postgres18
 from tools.services.processes import Process, start_time
 from tools.services.server import CHECKOUT, ELSEWHERE, Server
 
 ROOT = CHECKOUT / ".services"
-SERVERS: tuple[type[Server], ...] = (Postgres, Postgres18, MariaDb, Azurite)
+SERVERS: tuple[type[Server], ...] = (Postgres, Postgres18, MariaDb, Azurite, Cosmos)
 ATTEMPTS = 3  # a free port can be taken by somebody else before the server has it
 PATIENCE = 120.0
 

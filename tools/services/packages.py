@@ -1,4 +1,4 @@
-"""Installs what is missing: Debian packages for the databases, npm's pinned packages for Azurite."""
+"""Installs what is missing: Debian packages for the databases, npm's pinned packages for the emulators."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def install_missing() -> None:
     packages = missing_debian_packages()
     if packages:
         install_debian_packages(packages)
-    if not azurite_is_current():
-        install_azurite()
+    if not emulators_are_current():
+        install_emulators()
 
 
 def missing_debian_packages() -> list[str]:
@@ -51,12 +51,12 @@ def install_debian_packages(packages: list[str]) -> None:
     run_quietly([*as_root, "sh", "-c", APT_INSTALL, "install", *packages])
 
 
-def azurite_is_current() -> bool:
+def emulators_are_current() -> bool:
     return INSTALLED_LOCK.is_file() and INSTALLED_LOCK.read_text() == wanted_lock()
 
 
-def install_azurite() -> None:
-    print("installing Azurite …", flush=True)
+def install_emulators() -> None:
+    print("installing Azurite and a Cosmos DB server …", flush=True)
     subprocess.run(["npm", "ci", "--omit=dev", "--prefer-offline", "--silent"], cwd=CHECKOUT, check=True)
     INSTALLED_LOCK.write_text(wanted_lock())
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
+from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, named_connection
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError, masked_error
 
 if TYPE_CHECKING:
@@ -43,21 +42,6 @@ def hurried(*, hurry: bool = True) -> Iterator[None]:
         _hurried.reset(before)
 
 
-@dataclass(frozen=True, slots=True)
-class ByConnectionString:
-    """Reach an account with a connection string."""
-
-    connection_string: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ByIdentity:
-    """Reach an account's service as an Entra identity."""
-
-    service_uri: str
-    credential: Any = field(repr=False)
-
-
 def storage_account(
     connection: str, service: str, environment: Mapping[str, str] | None = None
 ) -> ByConnectionString | ByIdentity:
@@ -67,20 +51,15 @@ def storage_account(
     identity-based ones: ``{connection}__blobServiceUri`` (``__tableServiceUri``,
     ``__serviceUri``) or ``__accountName``, with ``__credential``, ``__clientId`` and so on.
     """
-    settings = os.environ if environment is None else environment
-    if "=" in connection or ";" in connection:
-        raise ConfigurationError("connection= is the name of an app setting, not a connection string itself")
-    for prefix in (connection, f"AzureWebJobs{connection}"):
-        if prefix in settings:
-            return ByConnectionString(_expanded(settings[prefix]))
-        uri = _service_uri(prefix, service, settings)
-        if uri is not None:
-            return ByIdentity(uri, _credential(prefix, settings))
-    raise ConfigurationError(
-        f"There is no app setting {connection} (a connection string), {connection}__{service}ServiceUri or "
-        f"{connection}__accountName",
-        setting=connection,
+    account = named_connection(
+        connection,
+        lambda prefix, settings: _service_uri(prefix, service, settings),
+        f", {connection}__{service}ServiceUri or {connection}__accountName",
+        environment,
     )
+    if isinstance(account, ByConnectionString):
+        return ByConnectionString(_expanded(account.connection_string))
+    return account
 
 
 def blob_container(connection: str, container: str) -> ContainerClient:
@@ -155,41 +134,17 @@ def _service_uri(prefix: str, service: str, settings: Mapping[str, str]) -> str 
     return f"https://{account}.{service}.core.windows.net" if account else None
 
 
-def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
-    try:
-        from azure.identity import ClientSecretCredential, DefaultAzureCredential, ManagedIdentityCredential
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            f"The identity-based settings {prefix}__… need the package azure-identity: "
-            'pip install "azure-functions-db[identity]"'
-        ) from None
-    identity = {
-        name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")
-    }
-    match identity:
-        case {"credential": str() as kind, "clientId": client} if kind.lower() == "managedidentity":
-            return ManagedIdentityCredential(client_id=client) if client else ManagedIdentityCredential()
-        case {"credential": str() as kind}:
-            raise ConfigurationError(f"{prefix}__credential is {kind!r}; only managedidentity is known")
-        case {"tenantId": str() as tenant, "clientId": str() as client, "clientSecret": str() as secret}:
-            return ClientSecretCredential(tenant, client, secret)
-        case {"clientId": str() as client}:
-            return DefaultAzureCredential(managed_identity_client_id=client)
-        case _:
-            return DefaultAzureCredential()
-
-
 T = TypeVar("T")
 
 
-def asked(poller_name: str | None, work: Callable[[], T]) -> T:
-    """Ask the storage service; what it raises becomes a `StateStoreError` without secrets."""
+def asked(poller_name: str | None, work: Callable[[], T], service: str = "Azure Storage") -> T:
+    """Ask the service that keeps state; what it raises becomes a `StateStoreError` without secrets."""
     from azure.core.exceptions import AzureError
 
     try:
         return work()
     except AzureError as failure:
-        translated, cause = _translated(poller_name, failure), failure
+        translated, cause = _translated(service, poller_name, failure), failure
     # Raised out here, so that an error that could show a signed URL is not even its context.
     raise translated from masked_error(cause)
 
@@ -220,9 +175,9 @@ def _code_in_body(failure: AzureError) -> str | None:
         return None
 
 
-def _translated(poller_name: str | None, failure: AzureError) -> StateStoreError:
+def _translated(service: str, poller_name: str | None, failure: AzureError) -> StateStoreError:
     answer = failure_told(failure, error_code(failure))
     of_poller = f" of poller {poller_name!r}" if poller_name else ""
     return StateStoreError(
-        f"Azure Storage failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True
+        f"{service} failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True
     )

@@ -54,6 +54,7 @@ StoreUrl = Annotated[
         envvar="AZFDB_STORE",
         metavar="URL",
         help="A state store instead of an app: azureblob://SETTING/CONTAINER, azuretable://SETTING/TABLE, "
+        "cosmos://SETTING/DATABASE/CONTAINER, "
         "file:///DIRECTORY or a database URL[#TABLE]; %NAME% stands for a setting.",
     ),
 ]

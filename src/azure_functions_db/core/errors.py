@@ -9,6 +9,8 @@
     ├── WriteError
     ├── NotFoundError
     ├── CursorSerializationError
+    ├── RelayError
+    │   └── BrokerUnavailableError
     ├── StateStoreError
     │   ├── LeaseConflictError
     │   └── FingerprintMismatchError
@@ -91,6 +93,17 @@ class NotFoundError(DbError):
 
 class CursorSerializationError(DbError):
     """A cursor value is of a type that a checkpoint cannot hold."""
+
+
+class RelayError(DbError):
+    """A broker has not taken all of a batch; what it has taken will be sent again, too."""
+
+
+class BrokerUnavailableError(RelayError):
+    """A broker cannot take messages now; it may be able to after a while."""
+
+    retry_after_seconds: float | None = None
+    """How long the broker wants to be left alone, where it says so."""
 
 
 class StateStoreError(DbError):
@@ -185,6 +198,8 @@ for _error in (
     WriteError,
     NotFoundError,
     CursorSerializationError,
+    RelayError,
+    BrokerUnavailableError,
     StateStoreError,
     LeaseConflictError,
     FingerprintMismatchError,

@@ -188,7 +188,7 @@ class TypesValues(NamesColumns, Protocol):
 
 @runtime_checkable
 class ExaminesItself(Protocol):
-    """A source that can examine itself and its database; asking consumes nothing."""
+    """A source or a store that can examine itself and its service; asking consumes nothing."""
 
     def checkup(self) -> Iterable[Finding]:
         """Return what an operator should know."""

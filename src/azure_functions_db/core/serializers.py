@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PLAIN = {str: "text", int: "integer", float: "float", bool: "boolean", type(None): "null"}
 _PLAIN_KINDS = frozenset(_PLAIN.values())
+_UNCHANGED = frozenset({str, int, bool, type(None)})
 
 
 def datetime_text(value: dt.datetime) -> str:
@@ -119,6 +120,11 @@ def _plain(part: Any) -> JsonScalar:
 
 def json_safe(value: Any) -> Any:
     """Return the value as JSON can hold it: RFC 3339 times, texts for Decimal and UUID, base64 for bytes."""
+    # Most values are of one of these types and no other; patterns are slow, and events have many values.
+    if type(value) in _UNCHANGED:
+        return value
+    if (written := _TAGGED.get(type(value))) is not None:
+        return written[1](value)
     match value:
         case Enum():
             return json_safe(value.value)

@@ -80,6 +80,8 @@ def _state(poller: Poller) -> Iterator[Finding]:
         poller.store.load_checkpoint(poller.name)
         yield Finding("state", "ok", f"readable; leases of a {type(poller.store).__name__} cannot be seen from here")
         return
+    if isinstance(poller.store, ExaminesItself):
+        yield from poller.store.checkup()
     document = poller.document()
     if document is None:
         yield Finding("state", "note", "never run: it starts where its source says (start_at=)")

@@ -27,8 +27,8 @@ SINKS = "azure_functions_db.sinks"
 _DEFAULT_SETTING = "AzureWebJobsStorage"
 _TABLE = re.compile(r"(?:(?P<schema>\w+)\.)?(?P<table>\w+)")
 _FORMS = (
-    "azureblob://SETTING/CONTAINER, azuretable://SETTING/TABLE, file:///DIRECTORY or a database URL such as "
-    "postgresql+psycopg://user@host/name"
+    "azureblob://SETTING/CONTAINER, azuretable://SETTING/TABLE, cosmos://SETTING/DATABASE/CONTAINER, "
+    "file:///DIRECTORY or a database URL such as postgresql+psycopg://user@host/name"
 )
 
 
@@ -67,6 +67,16 @@ def _table_store(url: str, app_name: str | None) -> DocumentStateStore:
     return TableStateStore(**_storage(url, "table"), app_name=app_name)
 
 
+def _cosmos_store(url: str, app_name: str | None) -> DocumentStateStore:
+    from azure_functions_db.state.cosmos import CosmosStateStore
+
+    parts = urlsplit(url)
+    database, _, container = parts.path.strip("/").partition("/")
+    if not (parts.netloc and database and container):
+        raise ConfigurationError("A store in Cosmos DB is named by cosmos://SETTING/DATABASE/CONTAINER")
+    return CosmosStateStore(connection=parts.netloc, database=database, container=container, app_name=app_name)
+
+
 def _file_store(url: str, app_name: str | None) -> DocumentStateStore:
     from azure_functions_db.state.file import FileStateStore
 
@@ -97,7 +107,12 @@ def _sql_sink(url: str) -> QuarantineSink:
     return SqlQuarantine(**database_at(url))
 
 
-_STORES: dict[str, OpenStore] = {"azureblob": _blob_store, "azuretable": _table_store, "file": _file_store}
+_STORES: dict[str, OpenStore] = {
+    "azureblob": _blob_store,
+    "azuretable": _table_store,
+    "cosmos": _cosmos_store,
+    "file": _file_store,
+}
 _SINKS: dict[str, OpenSink] = {"azureblob": _blob_sink, "file": _file_sink}
 
 

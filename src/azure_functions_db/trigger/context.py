@@ -42,3 +42,5 @@ class PollContext:
     """The events themselves, also where the handler is given models: `RowsFailed` wants their ids."""
     lease_lost: LeaseLost = field(repr=False, compare=False)
     """Worth a look in a long handler: once it is set, stop."""
+    deadline: dt.datetime | None = None
+    """When the time budget of the tick is used up; None where it has none."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.trigger.event_ids import Identities
@@ -149,12 +151,10 @@ def _cloudevent_of(change: RowChange) -> dict[str, Any]:
 
     The event's time is when the change happened where the cursor tells it, else when it was read.
     """
-    from urllib.parse import quote
-
     event = {
         "specversion": "1.0",
         "id": change.event_id,
-        "source": f"azure-functions-db/{quote(change.source.kind)}/{quote(change.source.name)}",
+        "source": _source_of(change.source),
         "type": f"azure-functions-db.row.{change.op}",
         "subject": ",".join(f"{quote(name)}={quote(str(json_safe(value)))}" for name, value in change.pk.items()),
         "time": _time_of(change),
@@ -162,6 +162,11 @@ def _cloudevent_of(change: RowChange) -> dict[str, Any]:
         "data": change.to_json(),
     }
     return {name: value for name, value in event.items() if value}
+
+
+@lru_cache(maxsize=128)
+def _source_of(source: SourceDescriptor) -> str:
+    return f"azure-functions-db/{quote(source.kind)}/{quote(source.name)}"
 
 
 def _time_of(change: RowChange) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import takewhile
@@ -474,7 +475,12 @@ class Tick:
             attempt=batch.attempts + 1,
             events=events,
             lease_lost=self.lease.lost,
+            deadline=self._deadline(),
         )
+
+    def _deadline(self) -> dt.datetime | None:
+        budget = self._settings.time_budget_seconds
+        return None if budget is None else self._started_at + dt.timedelta(seconds=budget)
 
     # Committing.
 
