@@ -535,7 +535,7 @@ from datetime import timezone
 from azure_functions_db import SqlAlchemySource
 SqlAlchemySource(**{written}).source_descriptor.fingerprint
 """
-        assert SqlAlchemySource(**given).former_fingerprints() == (ask(program),)
+        assert SqlAlchemySource(**given).source_descriptor.former == (ask(program),)
 
 
 OLD: dict[str, Any] = {

@@ -195,14 +195,6 @@ class ExaminesItself(Protocol):
 
 
 @runtime_checkable
-class FormerlyKnown(Protocol):
-    """A source that an earlier release knew by other fingerprints: state that it left under them is this source's."""
-
-    def former_fingerprints(self) -> Sequence[str]:
-        """Return the fingerprints of this very definition in earlier releases."""
-
-
-@runtime_checkable
 class Partitionable(Protocol):
     """A source that can be narrowed to a share of its rows, and tells which of two positions is behind the other."""
 

@@ -82,6 +82,8 @@ class SourceDescriptor:
     fingerprint: str
     whole: SourceDescriptor | None = None
     """Of a share: what it is a share of. Events are the whole's: another number of shares does not change their ids."""
+    former: tuple[str, ...] = ()
+    """The fingerprints of this very definition in earlier releases: state that was left under them is this source's."""
 
 
 @dataclass(frozen=True, slots=True)

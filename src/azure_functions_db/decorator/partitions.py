@@ -16,9 +16,10 @@ from azure_functions_db.core.ports import ListsPollers, Partitionable
 from azure_functions_db.decorator.polling import may_steal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from azure_functions_db.core.types import CheckpointJson, Position
+    from azure_functions_db.trigger.batch import Checkpoint
     from azure_functions_db.trigger.poll import PollTrigger
 
     Shares = dict[int, CheckpointJson]
@@ -96,7 +97,7 @@ def _pollers(
         yield PollTrigger(
             name=partition_name(name, index, count),
             source=source if count == 1 else source.partitioned(index, count, by),
-            carried=partial(shares.carried, index),
+            carried=shares.carried_to_first if count == 1 else partial(shares.carried, index),
             **(options if count == 1 else {**options, "may_steal": may_steal}),
         )
 
@@ -118,14 +119,18 @@ class Repartition:
         self._store = store
         self._lock = threading.Lock()
 
-    def carried(self, index: int, checkpoint: CheckpointJson) -> Position | None:
+    @property
+    def carried_to_first(self) -> Callable[[Checkpoint], Position | None]:
+        """The same for the only share: to look costs a request, which a poller that never had partitions is spared."""
+        return lambda checkpoint: None if checkpoint.position else self.carried(0, checkpoint)
+
+    def carried(self, index: int, checkpoint: Checkpoint) -> Position | None:
         """Return the furthest position that others have reached for a share; None where its own is to be kept."""
-        has_own = checkpoint.get("cursor") is not None
-        # To look costs a request, which a poller that never had partitions is spared.
-        if not isinstance(self._store, ListsPollers) or (has_own and self._count == 1):
+        has_own = checkpoint.position.get("cursor") is not None
+        if not isinstance(self._store, ListsPollers):
             return None
         try:
-            return self._furthest(index, checkpoint)
+            return self._furthest(index, checkpoint.json)
         except StateStoreError as failure:
             if self._count > 1 and not has_own:
                 raise  # to begin anew instead would be a replay of everything

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, HandlerError
+from azure_functions_db.core.types import HandledFirst
 from azure_functions_db.decorator.composition import poll_composition_of
 from azure_functions_db.operations.run import is_timer, timer_of
 from azure_functions_db.trigger.context import PollContext
@@ -46,7 +47,7 @@ def deliver(definition: Definition, events: Sequence[RowChange]) -> None:
     handler = handler_of(definition)
     outcome = handler.call(_given(definition, events), _context(definition, events))
     outcome = asyncio.run(outcome) if handler.is_async else outcome
-    count = handled_count(outcome, len(events))
+    count = handled_count(outcome, len(events)) if isinstance(outcome, HandledFirst) else len(events)
     if count < len(events):
         raise HandlerError(f"The handler got through {count} of {len(events)} events only")
 

@@ -13,7 +13,6 @@ from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.ports import CountsQuarantined
 from azure_functions_db.decorator.composition import polling_of
 from azure_functions_db.state.store import DocumentStateStore
-from azure_functions_db.trigger.adapters import fingerprints_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,8 +81,8 @@ class Poller:
     def fingerprints(self) -> set[str | None]:
         """The fingerprints that the poller's document may have, of this release and of earlier ones."""
         given = self.store.source_fingerprint if isinstance(self.store, DocumentStateStore) else None
-        current, *former = fingerprints_of(self.defined.settings.source)
-        return {None, given or current, *former}
+        descriptor = self.defined.settings.source.source_descriptor
+        return {None, given or descriptor.fingerprint, *descriptor.former}
 
     def quarantined(self) -> int | None:
         """Return how many rows of the poller are in quarantine; None where it has none."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import FormerlyKnown, NamesColumns
+from azure_functions_db.core.ports import NamesColumns
 from azure_functions_db.core.serializers import (
     deserialize_part,
     deserialize_position,
@@ -45,12 +45,6 @@ def reading(source: ChangeSource) -> Iterator[ChangeReader]:
         yield reader
     finally:
         reader.close()
-
-
-def fingerprints_of(source: ChangeSource) -> tuple[str, ...]:
-    """Return a source's fingerprint, followed by those by which earlier releases knew it."""
-    former = source.former_fingerprints() if isinstance(source, FormerlyKnown) else ()
-    return (source.source_descriptor.fingerprint, *former)
 
 
 class SmallSource:

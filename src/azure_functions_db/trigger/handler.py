@@ -42,7 +42,8 @@ class Handler:
 
     def call(self, events: Sequence[Any], context: PollContext, lease: Lease) -> int:
         """Call the handler and wait for its end; return how many of the events, from the first, it got through."""
-        return handled_count(self._called(events, context, lease), len(events))
+        outcome = self._called(events, context, lease)
+        return handled_count(outcome, len(events)) if isinstance(outcome, HandledFirst) else len(events)
 
     def _called(self, events: Sequence[Any], context: PollContext, lease: Lease) -> Any:
         arguments, named = self._arguments_of(events, context)
@@ -65,10 +66,8 @@ class Handler:
         return self._loop
 
 
-def handled_count(outcome: Any, given: int) -> int:
-    """Return how many events a handler got through by what it returned: all of them, unless it says otherwise."""
-    if not isinstance(outcome, HandledFirst):
-        return given
+def handled_count(outcome: HandledFirst, given: int) -> int:
+    """Return how many of the events that it was given a handler says that it got through."""
     if not 0 < outcome.count <= given:
         raise ValueError(f"The handler returned {outcome} for {given} event(s)")
     return outcome.count

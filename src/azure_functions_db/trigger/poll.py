@@ -18,8 +18,9 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
-from azure_functions_db.core.types import CheckpointJson, Position  # noqa: TC001 - read below
+from azure_functions_db.core.types import Position  # noqa: TC001 - read below
 from azure_functions_db.trigger.adapters import full_source
+from azure_functions_db.trigger.batch import Checkpoint  # noqa: TC001 - read below
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import TickCancelled, check_store
@@ -113,7 +114,7 @@ class TriggerOptions(PollOptions, total=False):
         Option(None, "Who handles the changes, for those who remember that; the poller's name unless given."),
     ]
     carried: Annotated[
-        Callable[[CheckpointJson], Position | None] | None,
+        Callable[[Checkpoint], Position | None] | None,
         Option(None, "Returns where to go on instead of at a stored checkpoint; None: right there."),
     ]
     may_steal: Annotated[
@@ -161,7 +162,7 @@ class PollSettings:
     commit: Literal["batch", "row"]
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
-    carried: Callable[[CheckpointJson], Position | None] | None
+    carried: Callable[[Checkpoint], Position | None] | None
     may_steal: Callable[[], bool]
     now: Callable[[], dt.datetime]
     monotonic: Callable[[], float]
@@ -212,10 +213,11 @@ class PollRunner:
 
     def __init__(self, settings: PollSettings) -> None:
         self.settings = settings
+        self._kind = Tick if settings.quarantine is None else IsolatingTick
 
     def tick(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick here and now; return the number of events handled."""
-        return self._tick(Handler(handler), invocation_id).run()
+        return self._kind(self.settings, Handler(handler), invocation_id).run()
 
     async def tick_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick in a thread; an async handler is awaited on this loop.
@@ -223,7 +225,7 @@ class PollRunner:
         Cancelling this call cancels the handler, commits nothing more and gives the lease back
         before the cancellation goes on.
         """
-        tick = self._tick(Handler(handler, asyncio.get_running_loop()), invocation_id)
+        tick = self._kind(self.settings, Handler(handler, asyncio.get_running_loop()), invocation_id)
         work = asyncio.ensure_future(in_thread(_run, tick))
         try:
             return await asyncio.shield(work)
@@ -232,10 +234,6 @@ class PollRunner:
             with suppress(Exception):  # the cancellation is what counts now
                 await finished(work)
             raise
-
-    def _tick(self, handler: Handler, invocation_id: str | None) -> Tick:
-        kind = Tick if self.settings.quarantine is None else IsolatingTick
-        return kind(self.settings, handler, invocation_id)
 
 
 def _run(tick: Tick) -> int:

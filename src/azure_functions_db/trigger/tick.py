@@ -40,7 +40,6 @@ from azure_functions_db.core.signals import (
     TickResult,
     TickStarted,
 )
-from azure_functions_db.trigger.adapters import fingerprints_of
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.context import PollContext
 from azure_functions_db.trigger.handler import Misfits, count_before_failed, fitted
@@ -100,9 +99,8 @@ class Tick:
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        source = self._source
-        self._descriptor, self._needs, self._fingerprints = self._stage(
-            Stage.DESCRIPTOR, lambda: (source.source_descriptor, source.capability(), fingerprints_of(source))
+        self._descriptor, self._needs = self._stage(
+            Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
         )
         self._stages.source = self._descriptor.name
         self._say(TickStarted, batch_size=self._settings.batch_size)
@@ -150,7 +148,9 @@ class Tick:
     def _approach(self) -> Checkpoint | None:
         """Return the checkpoint, None when another instance holds the lease."""
         try:
-            self._stage(Stage.ACQUIRE, lambda: self.lease.approach(*self._fingerprints))
+            self._stage(
+                Stage.ACQUIRE, lambda: self.lease.approach(self._descriptor.fingerprint, *self._descriptor.former)
+            )
         except LeaseConflictError:
             self._skip()
             return None
@@ -162,7 +162,7 @@ class Tick:
     def _take_over(self) -> bool:
         """Go on from where others have been for the same rows, if that is further; False when the lease is taken."""
         carried = self._settings.carried
-        further = None if carried is None else self._stage(Stage.LOAD, lambda: carried(self._loaded.json))
+        further = None if carried is None else self._stage(Stage.LOAD, lambda: carried(self._loaded))
         if further is None:
             return True
         if not self._hold():
@@ -463,6 +463,7 @@ class Tick:
             raise
 
     def _context(self, batch: Batch, events: Sequence[RowChange]) -> PollContext:
+        budget = self._settings.time_budget_seconds
         return PollContext(
             poller_name=self._settings.name,
             invocation_id=self._stages.invocation_id,
@@ -475,12 +476,8 @@ class Tick:
             attempt=batch.attempts + 1,
             events=events,
             lease_lost=self.lease.lost,
-            deadline=self._deadline(),
+            deadline=None if budget is None else self._started_at + dt.timedelta(seconds=budget),
         )
-
-    def _deadline(self) -> dt.datetime | None:
-        budget = self._settings.time_budget_seconds
-        return None if budget is None else self._started_at + dt.timedelta(seconds=budget)
 
     # Committing.
 

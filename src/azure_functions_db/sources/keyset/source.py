@@ -191,20 +191,10 @@ class SqlAlchemySource:
         with reading(self.name):
             own = SourceDescriptor(self.name, "sqlalchemy", self._definition.fingerprint(self._config))
             if self._definition.partition is None:
-                return own
+                former = self._definition.former_fingerprint(self._config, **self._former_parts)
+                return replace(own, former=(former,))
             whole = replace(self._definition, partition=None).fingerprint(self._config)
             return replace(own, whole=SourceDescriptor(self._whole_name, own.kind, whole))
-
-    @cached_property
-    def _former_fingerprints(self) -> tuple[str, ...]:
-        if self._definition.partition is not None:
-            return ()  # there were none
-        with reading(self.name):
-            return (self._definition.former_fingerprint(self._config, **self._former_parts),)
-
-    def former_fingerprints(self) -> tuple[str, ...]:
-        """Return the fingerprint by which release 0.8 knew this source."""
-        return self._former_fingerprints
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change."""
