@@ -716,7 +716,7 @@ class TestStatement8Names:
         assert [runner.tick(lambda events: None), runner.tick(lambda events: None)] == [2, 0]
 
     def test_names_are_where_the_specification_has_them(self) -> None:
-        from azure_functions_db.core.types import RowDict
+        from azure_functions_db.core.types import RowDict  # noqa: TC001 - that it can be imported is what is said
         from azure_functions_db.trigger.normalizers import EventNormalizer as ByNormalizers
         from azure_functions_db.trigger.normalizers import RecordNormalizer
         from azure_functions_db.trigger.runner import EventNormalizer
