@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import FetchError
-from azure_functions_db.core.types import Change
+from azure_functions_db.core.types import Change, OpenChange
 from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
-from azure_functions_db.sources.postgres.pgoutput import UNCHANGED, decoded
+from azure_functions_db.sources.postgres.pgoutput import UNCHANGED, decoded, inserted
 from azure_functions_db.sources.postgres.rows import failure_of
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Sequence
 
-    from azure_functions_db.core.types import Operation
+    from azure_functions_db.core.types import Operation, RawRecord
     from azure_functions_db.sources.postgres.pgoutput import (
         Begin,
         Commit,
         Delete,
-        Insert,
         Message,
         Relation,
         Truncate,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 _SILENCE_SECONDS = 1.0
 _ROWS = frozenset(b"IUDT")
 _COMMIT = ord("C")
+_INSERT = ord("I")
 
 
 class Place(NamedTuple):
@@ -119,6 +119,16 @@ class Transaction:
         self.skipped = skipped
         """How many messages were handed out before."""
         self.parts_done = parts_done
+
+    def metadata_of(self, table: TableRows) -> dict[str, Any]:
+        """Return what the change of a row tells beside the row."""
+        return {
+            "table": table.label,
+            "transaction": self.begin.xid,
+            "lsn": self.commit_text,
+            "order": self.messages,
+            "committed_at": self.begin.committed_at,
+        }
 
 
 class ChangeStream:
@@ -231,6 +241,9 @@ class ChangeStream:
             transaction.messages += 1
             if transaction.skips_all or transaction.messages <= transaction.skipped:
                 return
+            if kind == _INSERT:
+                self._inserted(*inserted(data), taken)
+                return
         self._HANDLERS[kind](self, decoded(data), taken)
 
     def _begun(self, begin: Begin, _taken: list[Change]) -> None:
@@ -254,12 +267,10 @@ class ChangeStream:
     def _related(self, relation: Relation, _taken: list[Change]) -> None:
         self._tables[relation.oid] = self._tables_of(relation)
 
-    def _inserted(self, message: Insert, taken: list[Change]) -> None:
-        table = self._table(message.oid)
+    def _inserted(self, oid: int, values: Sequence[Value], taken: list[Change]) -> None:
+        table = self._table(oid)
         if table is not None:
-            row = table.rows.read(message.new)
-            self._last_parts = 1
-            taken.append(self._change("insert", table, _key_of(table, row), row, None))
+            taken.append(self._written("insert", table, values))
 
     def _updated(self, message: Update, taken: list[Change]) -> None:
         table = self._table(message.oid)
@@ -268,28 +279,49 @@ class ChangeStream:
         if message.old is not None:
             self._add(taken, self._update(table, message))
             return
-        row = table.rows.read(message.new)
+        if UNCHANGED in message.new:
+            read = table.rows.read(message.new)
+            self._add(taken, [self._change("update", table, _key_of(table, read.values), read, None)])
+        else:
+            taken.append(self._written("update", table, message.new))
+
+    def _written(self, op: Operation, table: TableRows, values: Sequence[Value]) -> Change:
+        """Return the change of a row that has nothing before it; a quick way for rows with nothing odd about them."""
         self._last_parts = 1
-        taken.append(self._change("update", table, _key_of(table, row), row, None))
+        row = table.rows.plain(values)
+        if row is None:
+            read = table.rows.read(values)
+            return self._change(op, table, _key_of(table, read.values), read, None)
+        transaction: Any = self._transaction
+        change: Any = OpenChange()
+        change.op = op
+        change.position = f"{transaction.commit_text}:{transaction.messages}"
+        change.key = _key_of(table, row)
+        change.after = row
+        change.before = None
+        change.cursor = transaction.begin.committed_at
+        change.metadata = transaction.metadata_of(table)
+        change.__class__ = Change
+        return change  # type: ignore[no-any-return]  # it is one by now
 
     def _update(self, table: TableRows, message: Update) -> list[Change]:
         """Return an update with a row before, or the two halves of one that has moved the key."""
         new = table.rows.read(_completed(message))
         old = table.rows.read(message.old or ())
         if message.old_kind == "K":
-            old = old._replace(values=_key_of(table, old))
+            old = old._replace(values=_key_of(table, old.values))
         elif _key_values(table, message.old or ()) == _key_values(table, _completed(message)):
-            return [self._change("update", table, _key_of(table, new), new, old)]
-        gone = self._change("delete", table, _key_of(table, old), None, old)
-        return [gone, self._change("insert", table, _key_of(table, new), new, None, part=1)]
+            return [self._change("update", table, _key_of(table, new.values), new, old)]
+        gone = self._change("delete", table, _key_of(table, old.values), None, old)
+        return [gone, self._change("insert", table, _key_of(table, new.values), new, None, part=1)]
 
     def _deleted(self, message: Delete, taken: list[Change]) -> None:
         table = self._table(message.oid)
         if table is not None:
             old = table.rows.read(message.old)
             if message.old_kind == "K":
-                old = old._replace(values=_key_of(table, old))
-            self._add(taken, [self._change("delete", table, _key_of(table, old), None, old)])
+                old = old._replace(values=_key_of(table, old.values))
+            self._add(taken, [self._change("delete", table, _key_of(table, old.values), None, old)])
 
     def _truncated(self, message: Truncate, taken: list[Change]) -> None:
         tables = [table for table in map(self._table, message.oids) if table is not None]
@@ -325,13 +357,7 @@ class ChangeStream:
         transaction: Any = self._transaction
         begin, order = transaction.begin, transaction.messages
         place = f"{transaction.commit_text}:{order}.{part}" if part else f"{transaction.commit_text}:{order}"
-        metadata: dict[str, Any] = {
-            "table": table.label,
-            "transaction": begin.xid,
-            "lsn": transaction.commit_text,
-            "order": order,
-            "committed_at": begin.committed_at,
-        }
+        metadata: dict[str, Any] = transaction.metadata_of(table)
         after = before = None
         if new is not None:
             after, unchanged, failures = new
@@ -349,7 +375,6 @@ class ChangeStream:
         ord("B"): _begun,
         ord("C"): _committed,
         ord("R"): _related,
-        ord("I"): _inserted,
         ord("U"): _updated,
         ord("D"): _deleted,
         ord("T"): _truncated,
@@ -359,9 +384,9 @@ class ChangeStream:
     }
 
 
-def _key_of(table: TableRows, row: ReadRow) -> dict[str, Any]:
-    values, key = row.values, table.key
-    return {key[0]: values[key[0]]} if len(key) == 1 else {name: values[name] for name in key}
+def _key_of(table: TableRows, row: RawRecord) -> dict[str, Any]:
+    key = table.key
+    return {key[0]: row[key[0]]} if len(key) == 1 else {name: row[name] for name in key}
 
 
 def _key_values(table: TableRows, values: Sequence[Value]) -> list[Value]:

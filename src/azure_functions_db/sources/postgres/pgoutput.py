@@ -108,7 +108,7 @@ _COMMIT: Final = struct.Struct(">BQQq")
 _COLUMN: Final = struct.Struct(">Ii")
 _INT32: Final = struct.Struct(">I").unpack_from
 _INT16: Final = struct.Struct(">H").unpack_from
-_TEXT, _NULL, _UNCHANGED = b"tnu"
+_TEXT, _NULL, _UNCHANGED, _NEW = b"tnuN"
 
 
 def decoded(data: bytes) -> Message:
@@ -120,6 +120,17 @@ def decoded(data: bytes) -> Message:
     if end != len(data):
         raise MalformedMessageError(f"A pgoutput message of {len(data)} bytes should have had {end}")
     return message
+
+
+def inserted(data: bytes) -> tuple[int, list[Value]]:
+    """Return table and values of an insert, as `decoded` does but quicker: most messages of most logs are inserts."""
+    try:
+        values, end = _tuple(data, 6)
+        if end == len(data) and data[5] == _NEW:
+            return _INT32(data, 1)[0], values
+    except (IndexError, ValueError, struct.error):
+        pass
+    raise MalformedMessageError("The server sent an insert that is none")
 
 
 def moment(microseconds: int) -> dt.datetime:
