@@ -46,7 +46,8 @@ def quarantine_first() -> None:
     def commit_then_put_aside(self: Any, batch: Any) -> None:
         commit(self, batch)
         culprits = vars(self).pop("_later", {})
-        self._sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
+        if culprits:
+            self._sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
 
     patch(IsolatingTick, "_put_aside", lambda self, _batch, culprits: setattr(self, "_later", culprits))
     patch(Tick, "_commit", commit_then_put_aside)

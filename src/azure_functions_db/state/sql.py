@@ -226,7 +226,8 @@ class SqlLease(DocumentLease):
                 self._open = None
 
     def _committed(self, held: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
-        if self._open is None or not _locks_out_others(self._open):
+        joined = ambient_connection(self._store.engine)
+        if joined is None or not _locks_out_others(joined):
             return super()._committed(held, now, checkpoint)
         # No renewal gets past this transaction, and no other owner either: the lease's id tells whose it is.
         return committed_alone(held, self.lease_id, now, checkpoint)
@@ -259,6 +260,11 @@ class SqlStateStore(DocumentStateStore):
     def ddl(self) -> str:
         """Return the statement that makes the table, in this database's dialect."""
         return self._backend.ddl()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the table; whoever works on the same one can share a transaction."""
+        return self._backend.engine
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

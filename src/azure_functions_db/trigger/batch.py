@@ -120,6 +120,7 @@ class Batch:
     after: Checkpoint
     """What is committed once the batch is done."""
     more: bool
+    """Whether more may be waiting behind it."""
     began: float
     attempts: int
     """How often the handler has failed on this batch, in earlier ticks and in this one."""
@@ -136,6 +137,8 @@ class Batch:
     """Set where the source gave more than was asked for, to keep a transaction whole: it cannot be taken in parts."""
     undecodable: Mapping[str, Exception] = field(default_factory=dict)
     """By event id, why rows cannot be handed out."""
+    is_maybe_last: bool = False
+    """Set where the source cannot tell whether more is waiting."""
     ends_tick: bool = False
     """Set where the rest of a batch is left for a later tick."""
     is_last: bool = False

@@ -89,6 +89,7 @@ class Tick:
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
         self._batches = self._fetched = self._handled_count = 0
+        self._ahead: FetchResult | None = None
         # A handler may change its rows: where they may be needed again, it is given copies.
         self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
         # Row by row, a page has one row: only the source knows the position behind each.
@@ -229,7 +230,7 @@ class Tick:
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop
-        result = self._read(checkpoint.position, limit, search, spent)
+        result, self._ahead = self._ahead or self._read(checkpoint.position, limit, search, spent), None
         for fact in result.facts:
             self._say(SourceReported, fact=fact)
         if not result.records:
@@ -242,6 +243,7 @@ class Tick:
             before=checkpoint,
             after=Checkpoint.of(result.next_checkpoint),
             more=result.more is None or bool(result.more),  # who cannot tell is asked again
+            is_maybe_last=result.more is None,
             began=began,
             attempts=checkpoint.failed_attempts,
             search=search,
@@ -519,7 +521,24 @@ class Tick:
         if is_over and self._batches + 1 >= self._most_pages:
             return True
         # The next batch is expected to take as long as this one.
-        return not self._has_time(self._settings.monotonic() - batch.began)
+        if not self._has_time(self._settings.monotonic() - batch.began):
+            return True
+        return is_over and batch.is_maybe_last and not self._follows(batch.after)
+
+    def _follows(self, checkpoint: Checkpoint) -> bool:
+        """Ask a source that cannot tell whether more is waiting; what it gives is the next page.
+
+        Asked before the commit, so that the last one gives the lease back in the same write. What goes
+        wrong here is told when the next page is read.
+        """
+        if self._settings.transactional:
+            return True  # inside the handler's transaction nothing else is read
+        try:
+            ahead = self._page(checkpoint.position, self._page_size, None)
+        except Exception:  # noqa: BLE001 - see above
+            return True
+        self._ahead = ahead if ahead.records else None
+        return bool(ahead.records)
 
     def _has_time(self, seconds: float) -> bool:
         """Tell whether something that takes so long would end within the time budget."""

@@ -24,6 +24,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.quarantine import SqlQuarantine
 from azure_functions_db.sql.transactions import ambient_connection
+from azure_functions_db.state.sql import SqlLease
 from azure_functions_db.testing.memory import FakeClock
 from tests.unit.trigger.poller import ListSource, run
 
@@ -92,9 +93,12 @@ def test_a_failed_handler_leaves_no_write_behind(ledger: Ledger) -> None:
 
 
 def test_a_failed_commit_takes_the_writes_back(ledger: Ledger) -> None:
-    class Failing(SqlStateStore):
-        def commit_checkpoint(self, *_: Any) -> None:
+    class FailingLease(SqlLease):
+        def commit(self, *_: Any, **_options: Any) -> bool:
             raise OSError("down")
+
+    class Failing(SqlStateStore):
+        _lease_type = FailingLease
 
     store = Failing(db_config=ledger.config, engine_provider=ledger.provider)
     with pytest.raises(CommitError):

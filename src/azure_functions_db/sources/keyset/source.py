@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Backlog, CheckpointJson, CursorValue, FetchResult, Finding, RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
-    from azure_functions_db.sources.keyset.horizon import Grade
+    from azure_functions_db.sources.keyset.horizon import Grade, Watch
     from azure_functions_db.sources.keyset.plan import Plan
     from azure_functions_db.sql.engine import EngineProvider
 
@@ -278,7 +278,7 @@ class SqlAlchemySource:
     def late_commit_grade(self) -> Grade:
         """Say how well late commits are guarded against: "exact", "settled" (by distance) or "none"."""
         with reading(self.name), self._relation.connected() as (plan, connection):
-            return self._examined(plan, connection)[0]
+            return self._examined(self._relation.watch(plan), plan, connection)[0]
 
     def grade(self) -> Grade:
         """Say how well late commits were guarded against when the last page was read, without asking the database."""
@@ -295,7 +295,8 @@ class SqlAlchemySource:
             with engine.connect() as connection:
                 findings = list(checked_up(self._relation.plan(engine), connection))
             with self._relation.connected() as (plan, lent):
-                return [*findings, late_commits(*self._examined(plan, lent))]
+                own = watch_for(self.name, plan, self._patience)  # the poller's is not disturbed
+                return [*findings, late_commits(*self._examined(own, plan, lent))]
 
     checkup = examine
 
@@ -335,9 +336,8 @@ class SqlAlchemySource:
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self.name!r})"
 
-    def _examined(self, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
-        """Return the grade and why it is not better, by a watch of its own: the poller's is not disturbed."""
-        watch = watch_for(self.name, plan, self._patience)
+    def _examined(self, watch: Watch | None, plan: Plan, connection: Connection) -> tuple[Grade, str | None]:
+        """Return the grade and why it is not better."""
         if watch is None:
             return self._unwatched_grade(plan), None
         watch.examine(connection, plan)
