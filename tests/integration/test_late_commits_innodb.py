@@ -596,6 +596,7 @@ def test_a_busy_session_does_not_hold_the_poller(session: Session, engine: Engin
             for _ in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
                 connection.execute(text("SELECT benchmark(20000, md5('x'))"))
                 begun.set()
+                time.sleep(0.005)  # as long as a client thinks about its next statement
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -317,7 +317,7 @@ def test_a_quarantine_slower_than_the_lease_keeps_it() -> None:
     def handler(events: list[RowChange]) -> None:
         raise RowsFailed({event.event_id: "no" for event in events})
 
-    trigger = poller(ListSource(3), store, quarantine=Slow(), max_attempts=1, lease_ttl_seconds=TTL)
+    trigger = poller(ListSource(3), store, quarantine=Slow(), max_attempts=1, lease_ttl_seconds=2 * TTL)
     run(trigger, handler)
     assert len(rows.entries()) == 3
     assert store.load_checkpoint("orders")["cursor"]["tiebreaker"] == {"id": 2}
