@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import CheckpointJson, Event, LeaseView, QuarantinedRow
+    from azure_functions_db.core.types import CheckpointJson, Event, LeaseView, Pause, QuarantinedRow
 
 
 class Stage(StrEnum):
@@ -37,6 +37,7 @@ class TickResult(StrEnum):
     HANDLED = "handled"
     EMPTY = "empty"
     SKIPPED = "skipped"
+    PAUSED = "paused"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -69,6 +70,13 @@ class LeaseSkipped(TickSignal):
 
     lease: LeaseView | None
     staleness_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollerPaused(TickSignal):
+    """An operator does not want the poller to run; nothing was read."""
+
+    pause: Pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +176,5 @@ class TickCompleted(TickSignal):
     duration_ms: float
     ended_at: dt.datetime
     error: BaseException | None = None
+    consecutive_failures: int | None = None
+    """How many ticks in a row have failed, this one included; None where this tick cannot tell."""
