@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.serializers import parsed_json, serialize_position
 from azure_functions_db.core.types import Pause
+from azure_functions_db.state.backend import ForgettingBackend, PlacedBackend
 from azure_functions_db.state.document import (
     Document,
     as_dict,
@@ -118,6 +119,29 @@ class Resets:
         """Let the instances tick again."""
         return self._mark(poller_name, lambda current: replace(current, paused=None), must_exist=True)
 
+    def forget(self, poller_name: str, *, force: bool = False) -> StateChange:
+        """Remove a poller's state as if it had never run; nothing is left of its position, its lease and its pause."""
+        place = self._stored(poller_name)
+        stored = self._backend.read(place.name)
+        if stored is None or stored.version is None:
+            raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
+        now = self._clock()
+        document = _readable(stored, poller_name, salvaged_at=now if force else None)
+        if not force and not is_free(document, now):
+            raise lease_conflict(document)
+        if not isinstance(self._backend, ForgettingBackend):
+            raise ConfigurationError(f"A {type(self).__name__} cannot remove a state")
+        if not self._backend.delete(place.name, stored.version):
+            raise lost_race(poller_name)
+        place.forgotten()
+        return StateChange(_shown(stored, poller_name), {})
+
+    def check_place(self) -> None:
+        """Refuse a place that is not there, which has no pollers for another reason than that none has run."""
+        missing = self._backend.missing_place() if isinstance(self._backend, PlacedBackend) else None
+        if missing is not None:
+            raise ConfigurationError(f"There is no {missing} here: it is made by the first tick of a poller")
+
     def inspect(self, poller_name: str) -> dict[str, Any] | None:
         """Return a poller's document as its JSON has it; None where there is none."""
         stored = self._backend.read(self._stored(poller_name).name)
@@ -197,6 +221,10 @@ class DryRunBackend:
 
     def claim(self, name: DocumentName, origin: Version) -> bool:  # noqa: ARG002 - see the class
         """Pretend to mark."""
+        return True
+
+    def delete(self, name: DocumentName, version: Version) -> bool:  # noqa: ARG002 - see the class
+        """Pretend to remove."""
         return True
 
     def pollers(self, app: str) -> Iterable[str]:

@@ -114,6 +114,10 @@ class StoredDocument:
             raise lost_lease(self.poller_name, "its document has vanished")
         return self._decoded(stored)
 
+    def forgotten(self) -> None:
+        """Take note that the document was removed on purpose."""
+        self._last = None
+
     def swap(
         self, document: Document, version: Version | None, origin: Version | None = None
     ) -> tuple[bool, VersionedDocument | None]:

@@ -186,16 +186,38 @@ class Checkpoint:
             return None
 
     @property
+    def shown_position(self) -> tuple[Any, dict[str, Any]]:
+        """The cursor and the key of a keyset's position as people are shown them; another source's cursor as it is."""
+        match self.position.get("cursor"):
+            case {"value": value, "tiebreaker": dict() as key}:
+                return value, {
+                    name: part.get("value") if isinstance(part, dict) else part for name, part in key.items()
+                }
+            case list() as parts if parts:
+                return parts[0], {str(place): part for place, part in enumerate(parts[1:], 1)}
+            case other:
+                return other, {}
+
+    @property
     def committed_at(self) -> dt.datetime | None:
         """When it was last moved."""
         return _moment(self.updated_at)
 
     @property
+    def rows_per_second(self) -> float | None:
+        """The average rate when it was last moved; None where none was measured."""
+        rate = self.notes.get("rows_per_second")
+        return None if rate is None else float(rate)
+
+    @property
+    def succeeded_at(self) -> dt.datetime | None:
+        """When a tick was last known to have gone well, with changes or without."""
+        return _latest(self.committed_at, _moment(self.notes.get("ticked_at")))
+
+    @property
     def ticked_at(self) -> dt.datetime | None:
         """When a poller was last known to tick, by what it has written."""
-        failed_at = None if self.failure is None else self.failure.last_at
-        moments = (self.committed_at, _moment(self.notes.get("ticked_at")), failed_at)
-        return max((moment for moment in moments if moment is not None), default=None)
+        return _latest(self.succeeded_at, None if self.failure is None else self.failure.last_at)
 
     def failed_with(self, error: Exception, at: dt.datetime, batch: Batch | None) -> Self:
         """Return the same position with one more failed tick noted beside it."""
@@ -209,7 +231,7 @@ class Checkpoint:
             "last_at": datetime_text(at),
             "batch": None if batch is None else batch.described(),
         }
-        return self.noting(failure=failure, ticked_at=None)
+        return self.noting(failure=failure)
 
     def search(self, batch_size: int) -> Search | None:
         """Return the search for poison rows that goes on behind it."""
@@ -252,7 +274,7 @@ class Checkpoint:
 
     def _rows_per_second(self, at: dt.datetime, row_count: int) -> float:
         """Return the rate after a batch, averaged over about five minutes as a load average is."""
-        old, new = float(self.notes.get("rows_per_second", 0)), row_count / RATE_SECONDS
+        old, new = self.rows_per_second or 0.0, row_count / RATE_SECONDS
         if self.updated_at is None or not old:
             return round(new, 6)
         passed = at - dt.datetime.fromisoformat(self.updated_at)
@@ -357,6 +379,10 @@ def _failure_in(noted: Any) -> Failure | None:
         last_at=timestamp(noted["last_at"]),
         batch=None if batch is None else StuckBatch(str(batch["id"]), int(batch["rows"]), batch["first"]),
     )
+
+
+def _latest(*moments: dt.datetime | None) -> dt.datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)
 
 
 def _moment(text: Any) -> dt.datetime | None:

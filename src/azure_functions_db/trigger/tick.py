@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # How old the last sign of an idle poller may become: what an operator sees of it is no older, and costs a write.
-_SIGN_OF_LIFE = dt.timedelta(minutes=10)
+SIGN_OF_LIFE = dt.timedelta(minutes=10)
 _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 
 # Further behind than this is far behind; counting on would cost more than it tells.
@@ -181,7 +181,7 @@ class Tick:
     def _note_success(self, checkpoint: Checkpoint) -> None:
         """Note that all is well again, or from time to time that an idle poller is alive."""
         now, seen = self._settings.now(), checkpoint.ticked_at
-        if checkpoint.failure is None and seen is not None and now - seen < _SIGN_OF_LIFE:
+        if checkpoint.failure is None and seen is not None and now - seen < SIGN_OF_LIFE:
             return
         alive = checkpoint.noting(failure=None, ticked_at=datetime_text(now))
         with suppress(StateStoreError, PollerError):  # somebody else was faster, or the next tick will
