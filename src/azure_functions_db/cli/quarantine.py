@@ -21,11 +21,8 @@ from azure_functions_db.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import RenderableType
 
-    from azure_functions_db.core.ports import QuarantineSink
     from azure_functions_db.core.types import QuarantinedRow
     from azure_functions_db.operations.pollers import Pollers
     from azure_functions_db.operations.quarantine import Entry, ReplayReport
@@ -189,10 +186,14 @@ def restore_(
     """Put rows back into quarantine that were dropped within the last week, from the files that kept them."""
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.quarantine import Selection, restorable, restore
+    from azure_functions_db.operations.stores import sink_at
 
     _check_some(ids, all_=all_)
     rows = restorable(backups, Selection(poller, tuple(ids or ()), error))
-    restore(rows, _sinks(Target(app, store, app_name, sink)))
+    if sink is None:
+        restore(rows, Target(app, store, app_name).pollers())
+    else:
+        sink_at(sink).put(rows)
     show(EntryList(rows), _restore_screen, as_json=as_json)
 
 
@@ -234,17 +235,6 @@ def _selected(target: Target, poller: str | None, ids: tuple[str, ...], error: s
     sink = target.sink
     entries = app_entries(target.pollers(), poller) if sink is None else entries_in(sink_at(sink), poller)
     return selected(entries, Selection(poller, ids, error))
-
-
-def _sinks(target: Target) -> Callable[[str], QuarantineSink]:
-    """Return what tells where the rows of a poller belong."""
-    from azure_functions_db.operations.stores import sink_at
-
-    if target.sink is not None:
-        only = sink_at(target.sink)
-        return lambda _poller: only
-    pollers = target.pollers()
-    return lambda poller: pollers.one(poller).quarantine
 
 
 def _list_screen(result: EntryList, width: int) -> RenderableType:

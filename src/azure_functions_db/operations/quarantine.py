@@ -18,7 +18,7 @@ from azure_functions_db.quarantine.entry import oldest_first, row_of
 from azure_functions_db.trigger.events import RowChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from azure_functions_db.core.ports import QuarantineSink
@@ -182,11 +182,19 @@ def restorable(folder: Path, selection: Selection) -> list[QuarantinedRow]:
     return oldest_first([row for row in rows.values() if selection.takes(row)])
 
 
-def restore(rows: Sequence[QuarantinedRow], sinks: Callable[[str], QuarantineSink]) -> list[str]:
-    """Put dropped rows back where they were; return their ids."""
-    for row in rows:
-        sinks(row.poller_name).put([row])
-    return [row.event_id for row in rows]
+def restore(rows: Sequence[QuarantinedRow], pollers: Pollers) -> None:
+    """Put dropped rows back into the quarantines of the pollers that would take them again."""
+    every = pollers.all()
+    sinks = [_sink_for(row, every) for row in rows]
+    for row, sink in zip(rows, sinks, strict=True):
+        sink.put([row])
+
+
+def _sink_for(row: QuarantinedRow, pollers: Sequence[Poller]) -> QuarantineSink:
+    taker = _taker(row, pollers)
+    if taker is None or taker.settings.quarantine is None:
+        raise ConfigurationError(f"No quarantine of the app is for rows of {row.poller_name!r}: give --quarantine URL")
+    return taker.settings.quarantine
 
 
 def _rows_in(path: Path) -> list[QuarantinedRow]:
