@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         HandledFirst,
         SourceDescriptor,
     )
+    from azure_functions_db.dashboard.blueprint import dashboard_blueprint
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.composition import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
@@ -139,6 +140,7 @@ _HOMES = {
     "state.sql": ["SqlStateStore"],
     "state.store": ["DocumentStateStore"],
     "state.table": ["TableStateStore"],
+    "dashboard.blueprint": ["dashboard_blueprint"],
     "decorator.bindings": ["DbBindings"],
     "decorator.composition": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
@@ -229,6 +231,7 @@ __all__ = [
     "TableStateStore",
     "WriteError",
     "__version__",
+    "dashboard_blueprint",
     "get_db_metadata",
     "processed_once",
 ]

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from azure_functions_db.core.errors import ConfigurationError, DbError, masked_error
+from azure_functions_db.core.errors import ConfigurationError, DbError
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.dashboard.acts import ACTS, Act, Refused
 from azure_functions_db.dashboard.views import PollerView, overview
 from azure_functions_db.operations.pollers import UnknownPollerError
@@ -85,6 +86,10 @@ class Site:
         self._permission = permission
         self._backups = backups
 
+    def prepare(self) -> None:
+        """Refuse now what every page would fail for."""
+        _ = self._templates
+
     def answer(self, request: Request) -> Response:
         """Return the answer; what goes wrong is one sentence, without secrets."""
         try:
@@ -94,7 +99,7 @@ class Site:
         except UnknownPollerError as error:
             return self._failed(request, 404, str(error))
         except DbError as error:
-            return self._failed(request, 503, masked_error(error))
+            return self._failed(request, 503, masked_words(error))
 
     def _answered(self, request: Request) -> Response:
         parts = [unquote(part) for part in request.path.strip("/").split("/") if part]

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.secrets import masked
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 # Of a long quarantine, a page shows the youngest rows; the filter finds the others.
 MOST_ENTRIES = 200
 _LONGEST_VALUE = 300
+NONE = "\N{EN DASH}"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
 
 
@@ -90,7 +90,7 @@ def overview(status: Status) -> Overview:
     named: dict[str, list[PollerStatus]] = {}
     for each in status.pollers:
         named.setdefault(each.partition_of or each.poller, []).append(each)
-    conditions = Counter(each.condition for each in status.pollers)
+    conditions = Counter[str](each.condition for each in status.pollers)
     return Overview([Group(name, pollers) for name, pollers in named.items()], dict(conditions))
 
 
@@ -182,14 +182,14 @@ def _line(values: list[int]) -> str:
 def number(value: float | None) -> str:
     """Return a number with thousands apart, a dash for none."""
     if value is None:
-        return "–"
+        return NONE
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:,.2f}"
 
 
 def duration(seconds: float | None) -> str:
     """Return a stretch of time in its two largest units, a dash for none."""
     if seconds is None:
-        return "–"
+        return NONE
     if seconds < 1:
         return f"{max(0.0, seconds) * 1000:.0f} ms"
     whole = int(seconds)
@@ -201,7 +201,7 @@ def duration(seconds: float | None) -> str:
 
 def moment(at: dt.datetime | None) -> str:
     """Return a moment, a dash for none."""
-    return "–" if at is None else f"{at:%Y-%m-%d %H:%M:%S}Z"
+    return NONE if at is None else f"{at:%Y-%m-%d %H:%M:%S}Z"
 
 
 def brief(value: Any) -> str:

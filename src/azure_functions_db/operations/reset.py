@@ -119,6 +119,18 @@ def pause(pollers: Sequence[Poller], by: str, why: str | None = None) -> Marks:
     return Marks([_marked(poller, "pause", lambda store, name: store.pause(name, by, why)) for poller in pollers])
 
 
+def operator() -> str:
+    """Return who is at the command line, for what is written down about an act."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container without such a user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
 def resume(pollers: Sequence[Poller]) -> Marks:
     """Let the instances tick again."""
     return Marks([_marked(poller, "resume", lambda store, name: store.resume(name)) for poller in pollers])
