@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.operations.doctor import examine
@@ -27,6 +28,8 @@ T = TypeVar("T")
 # Pollers are looked at side by side: each look waits for a store and a database.
 _LOOKERS = 8
 _FRESH_SECONDS = 3.0
+# How many looks a trend covers: some minutes.
+_LOOKS = 60
 # Counting what is in quarantine is a request of its own, and asks for a look now and then only.
 _COUNTED_SECONDS = 60.0
 _EXAMINED_SECONDS = 60.0
@@ -55,6 +58,27 @@ class Shared(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How what waits has changed while somebody looked."""
+
+    seconds: float = 0.0
+    """Over how long; 0 after the first look."""
+    waiting_more: int = 0
+    rate_in: float | None = None
+    """Changes that came per second, by what waits and what was handled meanwhile."""
+
+    @property
+    def arrow(self) -> str:
+        """Whether it grows or shrinks."""
+        return "" if not self.waiting_more else "\N{UPWARDS ARROW}" if self.waiting_more > 0 else "\N{DOWNWARDS ARROW}"
+
+
+class _Look(NamedTuple):
+    at: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Counted:
     at: float
     rows: int | None
@@ -76,6 +100,7 @@ class Board:
         self._status: Shared[Status] = Shared(_FRESH_SECONDS, clock)
         self._findings: dict[str, Shared[list[Finding]]] = {}
         self._counted: dict[str, _Counted] = {}
+        self._looks: dict[str, deque[_Look]] = {}
 
     @property
     def pollers(self) -> Pollers:
@@ -101,6 +126,16 @@ class Board:
         pollers = self.pollers
         return [] if pollers.one(name).sink is None else entries_of(pollers.all(), name)
 
+    def pace(self, status: PollerStatus) -> Pace:
+        """Return how what waits for a poller changes."""
+        looks = self._looks.get(status.poller) or deque[_Look]()
+        if len(looks) < 2:
+            return Pace()
+        first, last = looks[0], looks[-1]
+        seconds, more = last.at - first.at, last.waiting - first.waiting
+        out = status.rows_per_second
+        return Pace(seconds, more, None if out is None or not seconds else max(0.0, out + more / seconds))
+
     def changed(self) -> None:
         """Let the next look be a new one."""
         self._status.forget()
@@ -119,4 +154,7 @@ class Board:
             self._counted[poller.name] = _Counted(self._clock(), status.quarantined)
         elif counted is not None:
             status.quarantined = counted.rows
+        if status.waiting_rows is not None and not status.waiting_is_more:
+            looks = self._looks.setdefault(poller.name, deque(maxlen=_LOOKS))
+            looks.append(_Look(self._clock(), status.waiting_rows))
         return status

@@ -100,6 +100,9 @@ class Site:
             return self._failed(request, 404, str(error))
         except DbError as error:
             return self._failed(request, 503, masked_words(error))
+        except Exception:
+            logger.exception("The dashboard could not answer %s", request.path)
+            return self._failed(request, 500, "The dashboard could not answer; the log says why")
 
     def _answered(self, request: Request) -> Response:
         parts = [unquote(part) for part in request.path.strip("/").split("/") if part]
@@ -107,7 +110,7 @@ class Site:
             case "GET", ["assets", name] if name in _ASSETS:
                 return self._asset(name)
             case "GET", []:
-                return self._page(request, "pollers.html", view=overview(self._board.status()))
+                return self._overview(request)
             case "GET", ["pollers", name]:
                 return self._poller(request, name)
             case "GET", ["pollers", name, "quarantine", event_id]:
@@ -123,12 +126,20 @@ class Site:
             case _:
                 raise Refused(405, "Only GET and POST are answered")
 
+    def _overview(self, request: Request) -> Response:
+        status = self._board.status()
+        paces = {each.poller: self._board.pace(each) for each in status.pollers}
+        return self._page(request, "pollers.html", view=overview(status), paces=paces)
+
     def _poller(self, request: Request, name: str) -> Response:
         status = self._board.one(name)
         error = request.query.get("error") or None
         entries = self._board.entries(name)
-        view = PollerView(status, self._board.findings(name), entries, error)
-        return self._page(request, "poller.html", view=view, pollers=self._board.status().pollers)
+        all_of_them = self._board.status()
+        view = PollerView(
+            status, all_of_them.at, self._board.findings(name), entries, error, pace=self._board.pace(status)
+        )
+        return self._page(request, "poller.html", view=view, pollers=all_of_them.pollers)
 
     def _entry(self, request: Request, name: str, event_id: str) -> Response:
         entries = selected(self._board.entries(name), Selection(poller=name, ids=(event_id,)))

@@ -10,18 +10,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.secrets import masked
-from azure_functions_db.trigger.history import HOURS, MINUTES, samples
+from azure_functions_db.trigger.history import HOURS, MINUTES, Sample, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from azure_functions_db.core.types import Finding
+    from azure_functions_db.dashboard.board import Pace
     from azure_functions_db.operations.quarantine import Entry
     from azure_functions_db.operations.status import PollerStatus, Status
-    from azure_functions_db.trigger.history import Sample, Tier
+    from azure_functions_db.trigger.history import Tier
 
 # Of a long quarantine, a page shows the youngest rows; the filter finds the others.
 MOST_ENTRIES = 200
+_RECENT = 15
 _LONGEST_VALUE = 300
 NONE = "\N{EN DASH}"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
@@ -33,6 +35,7 @@ class Group:
 
     name: str
     pollers: list[PollerStatus]
+    at: dt.datetime
 
     @property
     def is_partitioned(self) -> bool:
@@ -70,11 +73,8 @@ class Group:
     @property
     def trend(self) -> str:
         """The rows of each minute of the last hour as the points of a line."""
-        rows: Counter[dt.datetime] = Counter()
-        for each in self.pollers:
-            for at, sample in samples(each.history, MINUTES):
-                rows[at] += sample.rows
-        return _line([rows[at] for at in sorted(rows)])
+        histories = [_all_slots(each.history, MINUTES, self.at) for each in self.pollers]
+        return _line([sum(sample.rows for _, sample in slots) for slots in zip(*histories, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def overview(status: Status) -> Overview:
     for each in status.pollers:
         named.setdefault(each.partition_of or each.poller, []).append(each)
     conditions = Counter[str](each.condition for each in status.pollers)
-    return Overview([Group(name, pollers) for name, pollers in named.items()], dict(conditions))
+    return Overview([Group(name, pollers, status.at) for name, pollers in named.items()], dict(conditions))
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,12 @@ class PollerView:
     """One poller's page."""
 
     status: PollerStatus
+    at: dt.datetime
     findings: Sequence[Finding]
     entries: Sequence[Entry]
     error: str | None
     """The kind of error that its quarantine is filtered by."""
+    pace: Pace
 
     @cached_property
     def kinds(self) -> list[tuple[str, int]]:
@@ -128,7 +130,13 @@ class PollerView:
     @cached_property
     def plots(self) -> str:
         """The series of its plots as JSON."""
-        return json.dumps({"hour": _series(self.status.history, MINUTES), "week": _series(self.status.history, HOURS)})
+        hour, week = (_series(self.status.history, tier, self.at) for tier in (MINUTES, HOURS))
+        return json.dumps({"hour": hour, "week": week})
+
+    @property
+    def recent(self) -> list[tuple[dt.datetime, Sample]]:
+        """What was done in the last minutes that had something to do, the youngest first."""
+        return samples(self.status.history, MINUTES)[: -_RECENT - 1 : -1]
 
     @property
     def has_history(self) -> bool:
@@ -136,8 +144,8 @@ class PollerView:
         return bool(samples(self.status.history, HOURS))
 
 
-def _series(history: Any, tier: Tier) -> dict[str, list[Any]]:
-    found = list(_without_gaps(samples(history, tier), tier))
+def _series(history: Any, tier: Tier, until: dt.datetime) -> dict[str, list[Any]]:
+    found = list(_all_slots(history, tier, until))
     return {
         "at": [int(at.timestamp()) for at, _ in found],
         "rate": [round(sample.rows / tier.seconds, 3) for _, sample in found],
@@ -153,17 +161,13 @@ def _each(sample: Sample, milliseconds: int) -> float | None:
     return round(milliseconds / sample.batches, 1) if sample.batches else None
 
 
-def _without_gaps(found: list[tuple[dt.datetime, Sample]], tier: Tier) -> Iterator[tuple[dt.datetime, Sample]]:
-    """Give slots in which nothing was noted as empty ones, so that a line falls to zero there."""
-    from azure_functions_db.trigger.history import Sample
-
-    step, known = dt.timedelta(seconds=tier.seconds), dict(found)
-    if not known:
-        return
-    at = max(min(known), max(known) - step * (tier.slots - 1))
-    while at <= max(known):
+def _all_slots(history: Any, tier: Tier, until: dt.datetime) -> Iterator[tuple[dt.datetime, Sample]]:
+    """Return every slot up to now; those in which nothing was noted are empty, so that a line falls to zero there."""
+    known = dict(samples(history, tier))
+    last = int(until.timestamp()) // tier.seconds
+    for number in range(last - tier.slots + 1, last + 1):
+        at = dt.datetime.fromtimestamp(number * tier.seconds, dt.UTC)
         yield at, known.get(at, Sample())
-        at += step
 
 
 def _line(values: list[int]) -> str:
