@@ -1,4 +1,4 @@
-"""Installs what is missing: Debian packages for the databases, npm's pinned packages for the emulators."""
+"""Installs what is missing: Debian packages for the databases and the browser, npm's pinned packages for the emulators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ def install_missing() -> None:
 
 
 def missing_debian_packages() -> list[str]:
-    found = {"postgresql": postgres.programs(), "mariadb-server": mariadb.program("mariadbd")}
+    found = {
+        "postgresql": postgres.programs(),
+        "mariadb-server": mariadb.program("mariadbd"),
+        "chromium": shutil.which("chromium"),
+    }
     return [package for package, program in found.items() if program is None]
 
 

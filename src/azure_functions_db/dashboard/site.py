@@ -80,8 +80,17 @@ class Response:
 class Site:
     """Answers requests; who may change something is decided for each."""
 
-    def __init__(self, board: Board, *, base: str, permission: Permission | None = None, backups: Path) -> None:
+    def __init__(
+        self,
+        board: Board,
+        *,
+        base: str,
+        permission: Permission | None = None,
+        backups: Path,
+        refresh_seconds: float = 5.0,
+    ) -> None:
         self._board = board
+        self._every = refresh_seconds
         self._base = base.rstrip("/")
         self._permission = permission
         self._backups = backups
@@ -173,18 +182,17 @@ class Site:
     # Drawing.
 
     def _page(self, request: Request, template: str, **values: Any) -> Response:
-        html = self._templates.get_template(template).render(
-            base=self._base, at=self._board.status().at, may_change=self._may_change(request), **values
-        )
-        return Response(200, html.encode(), "text/html; charset=utf-8")
+        return self._drawn(200, template, at=self._board.status().at, may_change=self._may_change(request), **values)
+
+    def _drawn(self, status: int, template: str, **values: Any) -> Response:
+        html = self._templates.get_template(template).render(base=self._base, every=self._every, **values)
+        # What is no text, such as half of a surrogate pair, is shown as a question mark.
+        return Response(status, html.encode(errors="replace"), "text/html; charset=utf-8")
 
     def _failed(self, request: Request, status: int, text: str) -> Response:
         if "/api/" in f"/{request.path}":
             return _json(status, {"error": text})
-        html = self._templates.get_template("failed.html").render(
-            base=self._base, status=status, text=text, at=None, may_change=False
-        )
-        return Response(status, html.encode(), "text/html; charset=utf-8")
+        return self._drawn(status, "failed.html", code=status, text=text, at=None, may_change=False)
 
     def _asset(self, name: str) -> Response:
         kind, parts = _ASSETS[name]

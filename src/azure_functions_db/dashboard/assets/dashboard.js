@@ -3,7 +3,7 @@
 (() => {
   const base = document.body.dataset.base;
   const live = document.getElementById("live");
-  const every = 5000;
+  const every = Number(document.body.dataset.every) * 1000;
   // A key of the Functions host comes in the address, and is carried on in a header or in links, never written down.
   const key = new URLSearchParams(location.search).get("code");
   const headers = key ? { "x-functions-key": key } : {};
@@ -49,7 +49,7 @@
         legend: { show: lines.length > 1 },
         axes: [axis, { ...axis, size: 56 }],
         scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        series: [{}, ...lines.map(([, label, name]) => ({ label, stroke: color(name), width: 1.5, points: { show: data.at.length < 2 } }))],
+        series: [{}, ...lines.map(([, label, name]) => ({ label, stroke: color(name), width: 1.5, points: { show: true, size: 4 } }))],
       };
       plots.push(new uPlot(options, [data.at, ...lines.map(([name]) => data[name])], target));
     }
