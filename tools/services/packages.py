@@ -1,4 +1,4 @@
-"""Installs what is missing: Debian packages for the databases and the browser, npm's pinned packages for the emulators."""
+"""Installs what is missing: Debian packages for databases and browser, npm's pinned packages for the emulators."""
 
 from __future__ import annotations
 

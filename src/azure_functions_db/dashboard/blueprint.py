@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import azure.functions as func  # which the worker looks up to read the functions' annotations
+
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import azure.functions as func
-
     from azure_functions_db.dashboard.site import Permission, Request, Site
     from azure_functions_db.operations.pollers import Pollers
 
@@ -35,8 +35,6 @@ def dashboard_blueprint(
     that is given each request and returns who is asking where they may, or is True, which needs ``AuthLevel.ADMIN``.
     ``route_prefix`` is that of ``host.json``; ``backups`` the folder for the states that a reset replaces.
     """
-    import azure.functions as func
-
     level = func.AuthLevel.FUNCTION if auth_level is None else auth_level
     permission = _permission(allow_changes, is_admin=level is func.AuthLevel.ADMIN)
     base = "/" + "/".join(filter(None, [route_prefix.strip("/"), route.strip("/")]))
@@ -70,8 +68,6 @@ class _Served:
         self._made: Site | None = None
 
     def answer(self, req: func.HttpRequest, path: str) -> func.HttpResponse:
-        import azure.functions as func
-
         response = self._site.answer(_request(req, path))
         return func.HttpResponse(
             response.body, status_code=response.status, headers=dict(response.headers), mimetype=response.content_type

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
     from azure_functions_db.dashboard.site import Permission
 
@@ -65,7 +65,7 @@ class Shop:
 
     def tick(self, name: str) -> None:
         trigger = self.pollers.one(name).defined.trigger
-        trigger.run(timer=None, handler=lambda events: self.handlers[name](events))
+        trigger.run(timer=None, handler=self.handlers[name])
 
     def quarantine(self) -> FileQuarantine:
         return FileQuarantine(self.folder / "quarantine")
@@ -119,7 +119,13 @@ def page(browser: Browser) -> Iterator[Page]:
     """A page of the browser that fails the test for whatever it complains about."""
     complaints: list[str] = []
     opened = browser.new_page()
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+
+    def notice(message: ConsoleMessage) -> None:
+        # A refusal is an answer, and a dashboard that is gone is the end of a test.
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            complaints.append(message.text)
+
+    opened.on("console", notice)
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
     yield opened

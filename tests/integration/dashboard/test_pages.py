@@ -48,7 +48,7 @@ def test_ten_pollers_cost_three_requests_and_little(shop: Shop, page: Page) -> N
         shop.tick(f"copy_{number}")
     requests: list[Request] = []
     sizes: list[int] = []
-    page.on("request", requests.append)
+    page.on("request", lambda request: requests.append(request))  # noqa: PLW0108 - which can be marked
     page.on("response", lambda response: sizes.append(0 if response.status == 303 else len(response.body())))
     with served(shop) as dashboard:
         page.goto(dashboard.server.url)
@@ -111,7 +111,7 @@ def test_quarantined_rows_are_filtered_read_and_replayed(shop: Shop, page: Page)
 
 @pytest.mark.parametrize("note", [HOSTILE, BIDI, "x" * 1_000_000], ids=["script", "bidi", "a megabyte"])
 def test_what_a_row_holds_is_shown_harmlessly(shop: Shop, page: Page, note: str) -> None:
-    shop.order(f"bad {note}")
+    shop.order("good", f"bad {note}")
     shop.follow("copy", picky, quarantine=shop.quarantine(), max_attempts=1)
     shop.tick("copy")
     with served(shop) as dashboard:
