@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from azure_functions_db.cli.drawing import NONE, flat, grid, show, shown, stacked, text
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import DbError
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 class NotConfirmedError(DbError):
     """The operator did not confirm; nothing was changed."""
+
+    code = Code.NOT_CONFIRMED
 
 
 def perform(change: PlannedChange, *, yes: bool, backups: Path, as_json: bool) -> None:

@@ -29,6 +29,7 @@ _SHOWN = {
     "duration_ms": "{:.0f} ms",
     "event_id": "{:.12}",
     "error_type": "{}",
+    "error_code": "[{}]",
 }
 
 

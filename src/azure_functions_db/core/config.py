@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_url, masked_value
 
@@ -66,6 +67,7 @@ def _setting(name: str, environment: Mapping[str, str]) -> str:
             f"The setting {name} is not set: %{name}% names an environment variable "
             "(an app setting in Azure, local.settings.json or the shell locally).",
             setting=name,
+            code=Code.SETTING_MISSING,
         ) from None
 
 

@@ -36,8 +36,9 @@ from __future__ import annotations
 
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.secrets import masked, masked_message, masked_words, shows_secret
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 class DbError(Exception):
     """Something this library does went wrong."""
 
+    code: Code = Code.FAILED
+    """Which page of the error index explains it."""
     table: str | None = None
     constraint: str | None = None
     setting: str | None = None
@@ -58,26 +61,38 @@ class DbError(Exception):
             if not hasattr(type(self), name):
                 raise TypeError(f"{type(self).__name__} has no field {name!r}")
             setattr(self, name, value)
+        # The message stays as it is; a traceback shows the code below it.
+        self.add_note(self.code)
 
 
 class DbConnectionError(DbError, ConnectionError):
     """The database could not be reached, or it refused the login."""
 
+    code = Code.DATABASE_UNREACHABLE
+
 
 class ConfigurationError(DbError):
     """The library is used in a way that cannot work; the call that is refused has done nothing."""
+
+    code = Code.MISUSED
 
 
 class QueryError(DbError):
     """Reading failed."""
 
+    code = Code.READ_FAILED
+
 
 class WriteError(DbError):
     """Writing failed; nothing of the call was kept."""
 
+    code = Code.WRITE_FAILED
+
 
 class QueryConnectionError(DbConnectionError, QueryError):
     """The database could not be reached, or went away, while something was read."""
+
+    code = Code.LOST_WHILE_READING
 
 
 class WriteConnectionError(DbConnectionError, WriteError):
@@ -86,21 +101,31 @@ class WriteConnectionError(DbConnectionError, WriteError):
     If it went away during a commit, nobody knows whether that took effect.
     """
 
+    code = Code.LOST_WHILE_WRITING
+
 
 class NotFoundError(DbError):
     """A row that had to be there is not."""
+
+    code = Code.ROW_MISSING
 
 
 class CursorSerializationError(DbError):
     """A cursor value is of a type that a checkpoint cannot hold."""
 
+    code = Code.CURSOR_UNWRITABLE
+
 
 class RelayError(DbError):
     """A broker has not taken all of a batch; what it has taken will be sent again, too."""
 
+    code = Code.RELAY_FAILED
+
 
 class BrokerUnavailableError(RelayError):
     """A broker cannot take messages now; it may be able to after a while."""
+
+    code = Code.BROKER_UNAVAILABLE
 
     retry_after_seconds: float | None = None
     """How long the broker wants to be left alone, where it says so."""
@@ -108,6 +133,8 @@ class BrokerUnavailableError(RelayError):
 
 class StateStoreError(DbError):
     """The state of a poller could not be read or written, or makes no sense."""
+
+    code = Code.STATE_UNUSABLE
 
     poller_name: str | None = None
     unreachable: bool = False
@@ -117,11 +144,15 @@ class StateStoreError(DbError):
 class LeaseConflictError(StateStoreError):
     """Another instance holds the lease."""
 
+    code = Code.LEASE_HELD
+
     owner_id: str | None = None
 
 
 class FingerprintMismatchError(StateStoreError):
     """The stored checkpoint belongs to a differently defined source."""
+
+    code = Code.SOURCE_CHANGED
 
     stored: str | None = None
     current: str | None = None
@@ -129,6 +160,8 @@ class FingerprintMismatchError(StateStoreError):
 
 class PollerError(DbError):
     """A poll could not be completed; its batch is unconfirmed and comes again."""
+
+    code = Code.POLL_FAILED
 
     poller_name: str | None = None
     batch_id: str | None = None
@@ -138,13 +171,26 @@ class PollerError(DbError):
 class LeaseAcquireError(PollerError):
     """The state store failed while the lease was being taken."""
 
+    code = Code.LEASE_NOT_TAKEN
+
 
 class SourceConfigurationError(PollerError, ConfigurationError):
     """The change source is defined in a way that cannot work."""
 
+    code = Code.SOURCE_UNFIT
+
+    @classmethod
+    def of(cls, error: ConfigurationError, source: str | None = None) -> Self:
+        """Return a refusal as one of a source; what it is about stays."""
+        text = str(error) if source is None else f"Source {source!r}: {error}"
+        code = cls.code if error.code is Code.MISUSED else error.code
+        return cls(text, source=source, table=error.table, setting=error.setting, code=code)
+
 
 class FetchError(PollerError):
     """Changed rows could not be read."""
+
+    code = Code.FETCH_FAILED
 
     transient: bool = False
 
@@ -152,25 +198,37 @@ class FetchError(PollerError):
 class SourceInUseError(FetchError):
     """Another reader has what the source reads from (a replication slot has one); the tick is skipped."""
 
+    code = Code.SOURCE_IN_USE
+
 
 class HandlerError(PollerError):
     """The handler raised; its exception is the cause."""
+
+    code = Code.HANDLER_FAILED
 
 
 class CommitError(PollerError):
     """The checkpoint could not be written after the handler had succeeded."""
 
+    code = Code.COMMIT_FAILED
+
 
 class LostLeaseError(PollerError):
     """The lease passed to somebody else, or its document vanished, while it was in use."""
+
+    code = Code.LEASE_LOST
 
 
 class SerializationError(PollerError):
     """Rows could not be turned into events, or an event into its JSON form."""
 
+    code = Code.EVENT_UNWRITABLE
+
 
 class PositionLostError(PollerError):
     """The source no longer holds the changes that follow the checkpoint."""
+
+    code = Code.POSITION_LOST
 
 
 class RowsFailed(Exception):  # noqa: N818 - reads as the sentence a handler says
@@ -216,6 +274,17 @@ for _error in (
     RowsFailed,
 ):
     _error.__module__ = "azure_functions_db"
+
+
+def with_code(error: DbError) -> str:
+    """Return an error's message with its code behind it, as people are told of it."""
+    return f"{error} [{error.code}]"
+
+
+def code_behind(error: BaseException | None) -> str | None:
+    """Return the code of what really happened: of an error's cause where that is ours, else of the error itself."""
+    both = (getattr(error, "__cause__", None), error)
+    return next((each.code.value for each in both if isinstance(each, DbError)), None)
 
 
 # Groups and retries can make long chains; nobody reads further.

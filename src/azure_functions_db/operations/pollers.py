@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.ports import CountsQuarantined
 from azure_functions_db.decorator.composition import polling_of
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 class UnknownPollerError(ConfigurationError):
     """There is no poller of that name here."""
+
+    code = Code.POLLER_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

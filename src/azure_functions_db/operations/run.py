@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import ConfigurationError, DbError
+from azure_functions_db.core.errors import ConfigurationError, DbError, code_behind
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.serializers import parsed_json, timestamp
 
@@ -157,6 +157,7 @@ def _fields(timer: Timer, started: float, error: BaseException | None = None) ->
         "function": timer.name,
         "duration_ms": round((time.perf_counter() - started) * 1000, 1),
         "error_type": None if error is None else type(error).__name__,
+        "error_code": code_behind(error),
         "result": "success" if error is None else "failure",
     }
 

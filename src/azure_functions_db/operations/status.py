@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import DbError, StateStoreError
+from azure_functions_db.core.errors import DbError, StateStoreError, with_code
 from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
@@ -91,11 +91,11 @@ def poller_status(poller: Poller, now: dt.datetime) -> PollerStatus:
         if checkpoint is not None and poller.definition is not None:
             _read_source(poller, checkpoint, status, now)
     except DbError as error:
-        status.problems.append(str(error))
+        status.problems.append(with_code(error))
     try:
         status.quarantined = poller.quarantined()
     except DbError as error:
-        status.problems.append(str(error))
+        status.problems.append(with_code(error))
     return status
 
 
@@ -241,7 +241,7 @@ def inspect(poller: Poller) -> Inspection:
         content = poller.documents.raw_document(poller.name)
         if content is None:
             raise
-        return Inspection(poller.name, None, str(error), content.decode(errors="replace"))
+        return Inspection(poller.name, None, with_code(error), content.decode(errors="replace"))
 
 
 def exported(poller: Poller) -> str:

@@ -55,9 +55,7 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
         case PollerError():
             raise error
         case ConfigurationError():
-            raise SourceConfigurationError(
-                f"Source {source!r}: {error}", source=source, table=error.table, setting=error.setting
-            ) from None
+            raise SourceConfigurationError.of(error, source) from None
         case DbConnectionError():
             raise FetchError(f"Source {source!r}: {error}", source=source, transient=True) from error
         case CursorSerializationError():

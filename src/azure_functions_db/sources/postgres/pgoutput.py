@@ -6,6 +6,7 @@ import datetime as dt
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import FetchError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ Value = bytes | Unchanged | None
 
 class MalformedMessageError(FetchError):
     """The server has sent something that is no message of pgoutput."""
+
+    code = Code.MESSAGE_MALFORMED
 
 
 class Begin(NamedTuple):

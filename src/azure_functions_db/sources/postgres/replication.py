@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError, FetchError, SourceConfigurationError, SourceInUseError
 from azure_functions_db.sources.postgres.lsn import lsn_text
 from azure_functions_db.sources.postgres.rows import WRITTEN_FORMS, set_forms
@@ -38,6 +39,8 @@ _FIRST_PEEK = 50_000
 
 class SlotRefusedError(FetchError):
     """The server did not start to send; its code says why."""
+
+    code = Code.SLOT_REFUSED
 
     sqlstate: str | None = None
 

@@ -1,0 +1,59 @@
+"""The codes of errors: each has a page in the error index of the documentation, and never means anything else."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """What went wrong. The first digit says where: 1 use, 2 connection, 3 data, 4 state, 5 polling, 6 relay."""
+
+    FAILED = "AZFDB-001"
+
+    MISUSED = "AZFDB-100"
+    SETTING_MISSING = "AZFDB-101"
+    URL_UNREADABLE = "AZFDB-102"
+    PACKAGE_MISSING = "AZFDB-103"
+    TABLE_MISSING = "AZFDB-104"
+    COLUMN_MISSING = "AZFDB-105"
+    KEY_UNFIT = "AZFDB-106"
+    DECORATORS_WRONG = "AZFDB-107"
+    FACE_WRONG = "AZFDB-108"
+    NEVER_AWAITED = "AZFDB-109"
+    APP_NOT_LOADED = "AZFDB-110"
+    SCHEDULE_UNREADABLE = "AZFDB-111"
+    POLLER_UNKNOWN = "AZFDB-112"
+    NAME_TAKEN = "AZFDB-113"
+    SOURCE_UNFIT = "AZFDB-114"
+    NOT_CONFIRMED = "AZFDB-115"
+
+    DATABASE_UNREACHABLE = "AZFDB-200"
+    LOGIN_REFUSED = "AZFDB-201"
+    LOST_WHILE_READING = "AZFDB-202"
+    LOST_WHILE_WRITING = "AZFDB-203"
+    RIGHT_MISSING = "AZFDB-204"
+
+    READ_FAILED = "AZFDB-300"
+    WRITE_FAILED = "AZFDB-301"
+    ROW_MISSING = "AZFDB-302"
+    CURSOR_UNWRITABLE = "AZFDB-303"
+
+    STATE_UNUSABLE = "AZFDB-400"
+    STATE_UNREACHABLE = "AZFDB-401"
+    LEASE_HELD = "AZFDB-402"
+    SOURCE_CHANGED = "AZFDB-403"
+
+    POLL_FAILED = "AZFDB-500"
+    LEASE_NOT_TAKEN = "AZFDB-501"
+    FETCH_FAILED = "AZFDB-502"
+    SOURCE_IN_USE = "AZFDB-503"
+    HANDLER_FAILED = "AZFDB-504"
+    COMMIT_FAILED = "AZFDB-505"
+    LEASE_LOST = "AZFDB-506"
+    EVENT_UNWRITABLE = "AZFDB-507"
+    POSITION_LOST = "AZFDB-508"
+    SLOT_REFUSED = "AZFDB-509"
+    MESSAGE_MALFORMED = "AZFDB-510"
+
+    RELAY_FAILED = "AZFDB-600"
+    BROKER_UNAVAILABLE = "AZFDB-601"
