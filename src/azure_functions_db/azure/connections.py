@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def named_connection(
         if endpoint is not None:
             return ByIdentity(endpoint, _credential(prefix, settings))
     raise ConfigurationError(
-        f"There is no app setting {connection} (a connection string){expected}", setting=connection
+        f"There is no app setting {connection} (a connection string){expected}",
+        setting=connection,
+        code=Code.SETTING_MISSING,
     )
 
 
@@ -70,7 +73,8 @@ def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
     except ModuleNotFoundError:
         raise ConfigurationError(
             f"The identity-based settings {prefix}__… need the package azure-identity: "
-            'pip install "azure-functions-db[identity]"'
+            'pip install "azure-functions-db[identity]"',
+            code=Code.PACKAGE_MISSING,
         ) from None
     identity = {
         name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from urllib.parse import urlsplit
 
 from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, named_connection
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError, masked_error
@@ -93,10 +94,27 @@ def failure_told(failure: AzureError, code: str) -> str:
     from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
     if isinstance(failure, ServiceRequestError | ServiceResponseError):
-        return f"it does not answer ({code})"
+        return f"it does not answer{_at(failure)} ({code})"
+    if code in _BAD_NAMES:
+        return (
+            f"names of containers and tables are made of 3 to 63 letters and digits, containers' in small ones ({code})"
+        )
     status = getattr(failure, "status_code", None)
     answer = f"{code}, HTTP {status}" if status else code
     return f"it refuses access ({answer})" if status in {401, 403} else answer
+
+
+_BAD_NAMES = {"InvalidResourceName", "OutOfRangeInput"}
+
+
+def _at(failure: AzureError) -> str:
+    """Return where nobody answered, where that is known; the path and the signature behind it stay hidden."""
+    request = getattr(failure.inner_exception, "request", None)
+    address = urlsplit(getattr(request, "url", None) or "")
+    if not address.netloc:
+        return ""
+    is_here = address.hostname in {"127.0.0.1", "localhost", "::1"}
+    return f" at {address.scheme}://{address.netloc}" + (": is Azurite running?" if is_here else "")
 
 
 def _retries() -> ExponentialRetry:

@@ -9,15 +9,13 @@ import sys
 import traceback
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from azure_functions_db.cli.drawing import shown
 from azure_functions_db.core.errors import DbError, HandlerError, PollerError, masked_error, traceback_text
 from azure_functions_db.core.secrets import masked_value
 from azure_functions_db.core.serializers import json_safe
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _LIBRARY = str(Path(__file__).parents[1])
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -95,6 +93,8 @@ def _own_traceback(error: BaseException) -> str:
 
 
 def _app_traceback(failure: BaseException) -> str:
+    if isinstance(failure, DbError):
+        return "".join(traceback.format_exception(type(failure), failure, _calling_frames(failure), chain=False))
     origin = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
     # A poller's error there is only what the library was about when it called the app once more.
     before = "" if origin is None or isinstance(origin, PollerError) else f"{_app_traceback(origin)}\nwhich led to\n\n"
@@ -108,6 +108,19 @@ def _own_frames(frames: TracebackType | None) -> TracebackType | None:
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_LIBRARY):
         inner = inner.tb_next
     return inner or frames
+
+
+def _calling_frames(failure: DbError) -> TracebackType | None:
+    """Return the app's own frames that led into the library, whose errors are clear without the rest."""
+    kept: list[TracebackType] = []
+    frame = _own_frames(failure.__traceback__)
+    while frame is not None and not frame.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        kept.append(frame)
+        frame = frame.tb_next
+    chain: TracebackType | None = None
+    for each in reversed(kept):
+        chain = TracebackType(chain, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return chain
 
 
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:

@@ -30,10 +30,11 @@ def run(
     from azure_functions_db.cli.apps import load_app
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.cli.logs import set_up_logs
-    from azure_functions_db.operations.run import run_once
+    from azure_functions_db.operations.run import check_stores, run_once
 
     set_up_logs(as_json=as_json, verbose=verbose)
     loaded = load_app(app)
+    check_stores(loaded)
     with hurried(hurry=False):  # its functions wait for the storage as they do in the host
         succeeded = asyncio.run(run_once(loaded, once) if once else _run_until_signalled(loaded))
     raise typer.Exit(Exit.OK if succeeded else Exit.FAILED)

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class Calls:
         names = self.drop_unawaited()
         if names:
             raise ConfigurationError(
-                f"{' and '.join(names)} was called but never awaited, so nothing of it was done: await it"
+                f"{' and '.join(names)} was called but never awaited, so nothing of it was done: await it",
+                code=Code.NEVER_AWAITED,
             )
 
     def drop_unawaited(self) -> list[str]:

@@ -140,6 +140,10 @@ class StateStoreError(DbError):
     unreachable: bool = False
     """The storage did not do what it was asked, so nothing is known about the state itself."""
 
+    def __init__(self, message: str, **fields: object) -> None:
+        unreachable = {"code": Code.STATE_UNREACHABLE} if fields.get("unreachable") else {}
+        super().__init__(message, **{**unreachable, **fields})
+
 
 class LeaseConflictError(StateStoreError):
     """Another instance holds the lease."""

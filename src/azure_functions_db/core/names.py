@@ -1,11 +1,16 @@
-"""Names of apps and pollers in a form that every place can use as a path or a key."""
+"""Names of apps and pollers in a form that every place can use as a path or a key, and names that were mistyped."""
 
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from azure_functions_db.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Fits wherever names are kept: a column, a file's name with its suffix, a table's key, an app and a poller in a path.
 _LONGEST = 200
@@ -31,6 +36,12 @@ def encoded_name(what: str, name: object) -> str:
             "as stores keep it"
         )
     return quoted
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question for the end of a message where one of the known names is nearly the given one."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _without_outer_dots(quoted: str) -> str:

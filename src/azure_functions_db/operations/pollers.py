@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.names import did_you_mean
 from azure_functions_db.core.ports import CountsQuarantined
 from azure_functions_db.decorator.composition import polling_of
 from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from azure_functions_db.core.ports import QuarantineSink, StateStore
     from azure_functions_db.trigger.poll import PollSettings, PollTrigger
@@ -128,9 +129,9 @@ class Pollers:
     @classmethod
     def of_app(cls, app: App) -> Pollers:
         """Return the pollers that an app defines."""
-        return cls(
-            {trigger.name: Definition(function, trigger) for function in app.functions for trigger in function.pollers}
-        )
+        pollers = [(trigger.name, function, trigger) for function in app.functions for trigger in function.pollers]
+        _check_names([(name, function.name) for name, function, _ in pollers])
+        return cls({name: Definition(function, trigger) for name, function, trigger in pollers})
 
     @classmethod
     def in_process(cls) -> Pollers:
@@ -187,9 +188,21 @@ class Pollers:
         return [store for store in stores if isinstance(store, DocumentStateStore)]
 
 
+def _check_names(pollers: Sequence[tuple[str, str]]) -> None:
+    seen: dict[str, str] = {}
+    for name, function in pollers:
+        if name in seen:
+            raise ConfigurationError(
+                f"The functions {seen[name]!r} and {function!r} poll under one name, {name!r}, and so from one "
+                "checkpoint: give each trigger a name= of its own",
+                code=Code.NAME_TAKEN,
+            )
+        seen[name] = function
+
+
 def _unknown(name: str, names: list[str]) -> UnknownPollerError:
     shown = ", ".join(names) or "none"
-    return UnknownPollerError(f"There is no poller {name!r}; there are: {shown}")
+    return UnknownPollerError(f"There is no poller {name!r}; there are: {shown}{did_you_mean(name, names)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +240,8 @@ def app_of(*registers: Any, directory: Path | None = None) -> App:
     root.addFilter(_unasked)
     try:
         functions = tuple(function for register in registers for function in _functions(register))
+    except ValueError as refused:  # a function without a trigger, two of one name
+        raise ConfigurationError(f"The host would refuse the app: {refused}", code=Code.DECORATORS_WRONG) from None
     finally:
         root.removeFilter(_unasked)
     return App(directory or Path.cwd(), functions)

@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import ConfigurationError, DbConnectionError
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ def _default_credential() -> TokenCredential:
         from azure.identity import DefaultAzureCredential
     except ModuleNotFoundError:
         raise ConfigurationError(
-            'credential="default" needs the package azure-identity: pip install "azure-functions-db[identity]"'
+            'credential="default" needs the package azure-identity: pip install "azure-functions-db[identity]"',
+            code=Code.PACKAGE_MISSING,
         ) from None
     return DefaultAzureCredential()
