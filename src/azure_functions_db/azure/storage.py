@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
-from urllib.parse import urlsplit
 
 from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, named_connection
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError, masked_error
@@ -108,13 +107,12 @@ _BAD_NAMES = {"InvalidResourceName", "OutOfRangeInput"}
 
 
 def _at(failure: AzureError) -> str:
-    """Return where nobody answered, where that is known; the path and the signature behind it stay hidden."""
-    request = getattr(failure.inner_exception, "request", None)
-    address = urlsplit(getattr(request, "url", None) or "")
-    if not address.netloc:
+    """Return where nobody answered, where the client tells it."""
+    connection = getattr(failure.inner_exception, "conn", None)
+    host, port = getattr(connection, "host", None), getattr(connection, "port", None)
+    if host is None:
         return ""
-    is_here = address.hostname in {"127.0.0.1", "localhost", "::1"}
-    return f" at {address.scheme}://{address.netloc}" + (": is Azurite running?" if is_here else "")
+    return f" at {host}:{port}" + (", is Azurite running?" if host in {"127.0.0.1", "localhost", "::1"} else "")
 
 
 def _retries() -> ExponentialRetry:

@@ -67,7 +67,7 @@ def load_app(place: str) -> App:
 
 def _check_all_are_called(app: App) -> None:
     """Refuse an app whose poll functions no trigger of it fires; where some are fired, others may be called by hand."""
-    called = {id(poller) for poller in app.pollers().values()}
+    called = {id(poller) for function in app.functions for poller in function.pollers}
     idle = [name for name, pollers in poll_functions() if not called & set(map(id, pollers))]
     if not idle:
         return

@@ -107,7 +107,9 @@ class DbConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_literal", "%" not in str(self.connection_url) and not self.connect_args)
         if not _looks_like_url(self.connection_url):
-            raise ConfigurationError("connection_url must be a URL such as postgresql+psycopg://user@host/name")
+            raise ConfigurationError(
+                "connection_url must be a URL such as postgresql+psycopg://user@host/name", code=Code.URL_UNREADABLE
+            )
         if "connect_args" in self.engine_kwargs:
             raise ConfigurationError("Give connect_args to DbConfig itself, not inside engine_kwargs")
         for name in ("pool_size", "max_overflow", "pool_timeout", "pool_recycle", "idle_check_seconds"):

@@ -101,7 +101,9 @@ def _translated(source: str, error: DBAPIError) -> PollerError:
 def _reason(error: DBAPIError) -> str:
     code = code_of(error)
     message = " ".join(str(error.orig).split())
-    return message if code is None or code in message else f"{message} ({code})"
+    told = message if code is None or code in message else f"{message} ({code})"
+    is_file = code is not None and code.startswith("SQLITE_CANTOPEN")
+    return f"{told}: is its folder there? A relative path begins in the working directory" if is_file else told
 
 
 def _is_definition_fault(error: DBAPIError) -> bool:
