@@ -95,9 +95,7 @@ def failure_told(failure: AzureError, code: str) -> str:
     if isinstance(failure, ServiceRequestError | ServiceResponseError):
         return f"it does not answer{_at(failure)} ({code})"
     if code in _BAD_NAMES:
-        return (
-            f"names of containers and tables are made of 3 to 63 letters and digits, containers' in small ones ({code})"
-        )
+        return f"the name of a container is 3 to 63 small letters, digits and hyphens ({code})"
     status = getattr(failure, "status_code", None)
     answer = f"{code}, HTTP {status}" if status else code
     return f"it refuses access ({answer})" if status in {401, 403} else answer
