@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
+
+_logger = logging.getLogger("azure_functions_db")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,9 +146,17 @@ class Calls:
     def __init__(self) -> None:
         self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._under_way: set[asyncio.Future[BaseException | None]] = set()
+        self._is_over = False
 
     def note(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         """Return the call as a coroutine that is struck off when it is awaited."""
+        if self._is_over:
+            _logger.warning(
+                "%s was called by a task that has outlived its handler: what it does is not part of the batch, and is "
+                "lost where the process ends. Await the task in the handler",
+                name,
+            )
+            return work()
         ticket = object()
         coroutine = self._run(ticket, work)
         self._unawaited[ticket] = (name, coroutine)
@@ -171,6 +182,7 @@ class Calls:
 
     def drop_unawaited(self) -> list[str]:
         """Close the calls that will never begin, and return their names."""
+        self._is_over = True
         dropped = list(self._unawaited.values())
         self._unawaited.clear()
         for _, coroutine in dropped:
