@@ -61,18 +61,33 @@ def load_app(place: str) -> App:
             code=Code.APP_NOT_LOADED,
         )
     app = app_of(apps[0], directory=script.parent)
+    _check_names(app)
     _check_all_are_called(app)
     return app
+
+
+def _check_names(app: App) -> None:
+    """Refuse two pollers of one name, which would go on from each other's checkpoint."""
+    seen: dict[str, str] = {}
+    for function in app.functions:
+        for poller in function.pollers:
+            other = seen.setdefault(poller.name, function.name)
+            if other != function.name:
+                raise ConfigurationError(
+                    f"The functions {other!r} and {function.name!r} poll under one name, {poller.name!r}, and so from "
+                    "one checkpoint: give each trigger a name= of its own",
+                    code=Code.NAME_TAKEN,
+                )
 
 
 def _check_all_are_called(app: App) -> None:
     """Refuse an app whose poll functions no trigger of it fires; where some are fired, others may be called by hand."""
     called = {id(poller) for function in app.functions for poller in function.pollers}
-    idle = [name for name, pollers in poll_functions() if not called & set(map(id, pollers))]
+    idle = [fn for fn, pollers in poll_functions(app.directory) if not called & set(map(id, pollers))]
     if not idle:
         return
     remedy = (
-        f"No trigger of the app fires the function {idle[0]!r}: put one above its @db.trigger, such as "
+        f"No trigger of the app fires the function {idle[0].__name__!r}: put one above its @db.trigger, such as "
         '@app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer"), and register its blueprint'
     )
     if not called:

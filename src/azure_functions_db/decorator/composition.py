@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -165,10 +166,14 @@ def poll_composition_of(fn: Any) -> Composition | None:
     )
 
 
-def poll_functions() -> list[tuple[str, tuple[PollTrigger, ...]]]:
-    """Return every function of this process that has a trigger of ours, by its name, with its pollers."""
-    found = [(fn, composition.polling) for fn, composition in list(_compositions.items())]
-    return [(handler_name(fn), polling.pollers) for fn, polling in found if polling is not None]
+def poll_functions(directory: Path) -> list[tuple[FunctionType, tuple[PollTrigger, ...]]]:
+    """Return every function with a trigger of ours that was written in a directory, with its pollers."""
+    found: list[tuple[Any, Polling | None]] = [(fn, each.polling) for fn, each in list(_compositions.items())]
+    return [
+        (fn, polling.pollers)
+        for fn, polling in found
+        if polling is not None and directory in Path(fn.__code__.co_filename).parents
+    ]
 
 
 def _open_composition(fn: Callable[..., Any]) -> Composition:

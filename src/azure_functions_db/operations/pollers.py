@@ -17,7 +17,7 @@ from azure_functions_db.decorator.composition import polling_of
 from azure_functions_db.state.store import DocumentStateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from azure_functions_db.core.ports import QuarantineSink, StateStore
     from azure_functions_db.trigger.poll import PollSettings, PollTrigger
@@ -129,9 +129,9 @@ class Pollers:
     @classmethod
     def of_app(cls, app: App) -> Pollers:
         """Return the pollers that an app defines."""
-        pollers = [(trigger.name, function, trigger) for function in app.functions for trigger in function.pollers]
-        _check_names([(name, function.name) for name, function, _ in pollers])
-        return cls({name: Definition(function, trigger) for name, function, trigger in pollers})
+        return cls(
+            {trigger.name: Definition(function, trigger) for function in app.functions for trigger in function.pollers}
+        )
 
     @classmethod
     def in_process(cls) -> Pollers:
@@ -186,18 +186,6 @@ class Pollers:
     def _app_stores(self) -> list[DocumentStateStore]:
         stores = (definition.settings.store for definition in self._definitions.values())
         return [store for store in stores if isinstance(store, DocumentStateStore)]
-
-
-def _check_names(pollers: Sequence[tuple[str, str]]) -> None:
-    seen: dict[str, str] = {}
-    for name, function in pollers:
-        if name in seen:
-            raise ConfigurationError(
-                f"The functions {seen[name]!r} and {function!r} poll under one name, {name!r}, and so from one "
-                "checkpoint: give each trigger a name= of its own",
-                code=Code.NAME_TAKEN,
-            )
-        seen[name] = function
 
 
 def _unknown(name: str, names: list[str]) -> UnknownPollerError:
