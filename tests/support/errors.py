@@ -14,7 +14,7 @@ def all_errors() -> list[type[DbError]]:
     """Return the tree of errors, flat; every module is imported for it."""
     for module in pkgutil.walk_packages(azure_functions_db.__path__, "azure_functions_db."):
         importlib.import_module(module.name)
-    return [kind for kind in _below(DbError) if kind.__module__.startswith("azure_functions_db")]
+    return [kind for kind in dict.fromkeys(_below(DbError)) if kind.__module__.startswith("azure_functions_db")]
 
 
 def _below(kind: type[DbError]) -> Iterator[type[DbError]]:

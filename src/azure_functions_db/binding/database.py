@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.binding.statements import plans, unfit_values
-from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import (
+    Code,
     ConfigurationError,
     DbConnectionError,
     QueryConnectionError,

@@ -13,9 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.names import did_you_mean
+from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.decorator.composition import poll_functions
 from azure_functions_db.operations.pollers import App, Pollers, app_of, registers_in

@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from azure_functions_db.cli.drawing import NONE, flat, grid, show, shown, stacked, text
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import Code, DbError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.names import did_you_mean
+from azure_functions_db.core.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,7 @@ from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator

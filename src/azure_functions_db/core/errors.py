@@ -35,14 +35,71 @@ than two kilobytes.
 from __future__ import annotations
 
 import traceback
+from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from azure_functions_db.core.codes import Code
 from azure_functions_db.core.secrets import masked, masked_message, masked_words, shows_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class Code(StrEnum):
+    """What went wrong, in a code that never means anything else; each has a page in the error index.
+
+    The first digit says where: 1 use, 2 connection, 3 data, 4 state, 5 polling, 6 relay.
+    """
+
+    FAILED = "AZFDB-001"
+
+    MISUSED = "AZFDB-100"
+    SETTING_MISSING = "AZFDB-101"
+    URL_UNREADABLE = "AZFDB-102"
+    PACKAGE_MISSING = "AZFDB-103"
+    TABLE_MISSING = "AZFDB-104"
+    COLUMN_MISSING = "AZFDB-105"
+    KEY_UNFIT = "AZFDB-106"
+    DECORATORS_WRONG = "AZFDB-107"
+    FACE_WRONG = "AZFDB-108"
+    NEVER_AWAITED = "AZFDB-109"
+    APP_NOT_LOADED = "AZFDB-110"
+    SCHEDULE_UNREADABLE = "AZFDB-111"
+    POLLER_UNKNOWN = "AZFDB-112"
+    NAME_TAKEN = "AZFDB-113"
+    SOURCE_UNFIT = "AZFDB-114"
+    NOT_CONFIRMED = "AZFDB-115"
+
+    DATABASE_UNREACHABLE = "AZFDB-200"
+    LOGIN_REFUSED = "AZFDB-201"
+    LOST_WHILE_READING = "AZFDB-202"
+    LOST_WHILE_WRITING = "AZFDB-203"
+    RIGHT_MISSING = "AZFDB-204"
+
+    READ_FAILED = "AZFDB-300"
+    WRITE_FAILED = "AZFDB-301"
+    ROW_MISSING = "AZFDB-302"
+    CURSOR_UNWRITABLE = "AZFDB-303"
+
+    STATE_UNUSABLE = "AZFDB-400"
+    STATE_UNREACHABLE = "AZFDB-401"
+    LEASE_HELD = "AZFDB-402"
+    SOURCE_CHANGED = "AZFDB-403"
+
+    POLL_FAILED = "AZFDB-500"
+    LEASE_NOT_TAKEN = "AZFDB-501"
+    FETCH_FAILED = "AZFDB-502"
+    SOURCE_IN_USE = "AZFDB-503"
+    HANDLER_FAILED = "AZFDB-504"
+    COMMIT_FAILED = "AZFDB-505"
+    LEASE_LOST = "AZFDB-506"
+    EVENT_UNWRITABLE = "AZFDB-507"
+    POSITION_LOST = "AZFDB-508"
+    SLOT_REFUSED = "AZFDB-509"
+    MESSAGE_MALFORMED = "AZFDB-510"
+
+    RELAY_FAILED = "AZFDB-600"
+    BROKER_UNAVAILABLE = "AZFDB-601"
 
 
 class DbError(Exception):
@@ -283,6 +340,14 @@ for _error in (
 def with_code(error: DbError) -> str:
     """Return an error's message with its code behind it, as people are told of it."""
     return f"{error} [{error.code}]"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question for the end of a message where one of the known names is nearly the given one."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def code_behind(error: BaseException | None) -> str | None:

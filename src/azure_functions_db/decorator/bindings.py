@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.composition import handler_name, with_injection, with_polling
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, resolver_of, selection_of
 from azure_functions_db.decorator.out import AsyncDbOut, DbOut, OutputInjection
-from azure_functions_db.decorator.partitions import pollers_of
-from azure_functions_db.decorator.polling import Polling
+from azure_functions_db.decorator.polling import Polling, pollers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

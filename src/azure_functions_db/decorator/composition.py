@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.bridge import all_awaited, with_all_awaited
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.polling import Polling, context_parameters, hints_of, reply_to
 
 if TYPE_CHECKING:

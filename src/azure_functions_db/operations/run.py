@@ -19,11 +19,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.clocks import utc_now
-from azure_functions_db.core.codes import Code
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError, code_behind
+from azure_functions_db.core.errors import Code, ConfigurationError, DbError, StateStoreError, code_behind, did_you_mean
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
-from azure_functions_db.core.names import did_you_mean
 from azure_functions_db.core.ports import ListsPollers
 from azure_functions_db.core.serializers import parsed_json, timestamp
 
@@ -180,6 +178,10 @@ def _fields(timer: Timer, started: float, error: BaseException | None = None) ->
     }
 
 
+LATE_OUTPUT = (
+    "The host writes an output binding after the function has returned, when the checkpoint has moved: what fails "
+    "there is lost. Write in the handler instead, with a client of the service or a relay"
+)
 _MONITORED_FROM = dt.timedelta(minutes=1)
 _SPAN = re.compile(r"(?:(?P<days>\d+)\.)?(?P<first>\d{1,2}):(?P<second>\d{1,2})(?::(?P<third>\d{1,2}))?")
 
@@ -317,12 +319,18 @@ def is_timer(function: AppFunction) -> bool:
 def timer_of(function: AppFunction) -> Timer:
     """Return the function with its schedule, whose ``%NAME%`` settings are read now."""
     if foreign := [binding for binding in function.bindings if binding is not function.trigger]:
+        late = f". {LATE_OUTPUT}" if function.late_outputs else ""
         raise ConfigurationError(
             f"The function {function.name!r} has a binding that only the Functions host can serve: "
-            f"{foreign[0].type} {foreign[0].name!r}"
+            f"{foreign[0].type} {foreign[0].name!r}{late}"
         )
     _check_parameters(function)
-    return Timer(function, parsed_schedule(expanded(function.trigger.schedule)))
+    return Timer(function, schedule_of(function))
+
+
+def schedule_of(function: AppFunction) -> Schedule:
+    """Return the schedule of a timer function, whose ``%NAME%`` settings are read now."""
+    return parsed_schedule(expanded(function.trigger.schedule))
 
 
 def _check_parameters(function: AppFunction) -> None:

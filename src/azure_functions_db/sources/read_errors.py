@@ -6,8 +6,8 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import (
+    Code,
     ConfigurationError,
     CursorSerializationError,
     DbConnectionError,

@@ -10,9 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.names import did_you_mean
+from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
 from azure_functions_db.sql.failures import is_schema_change
 from azure_functions_db.sql.transactions import ambient_connection
 

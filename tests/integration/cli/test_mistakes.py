@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from azure_functions_db.cli.exits import Exit
-from azure_functions_db.core.codes import Code
+from azure_functions_db.core.errors import Code
 from tests.acceptance.host import AppRefusedError, FunctionApp
 from tests.integration.cli import warm
 from tests.integration.cli.shops import AZFDB

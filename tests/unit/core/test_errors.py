@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from azure_functions_db.core import errors
-from azure_functions_db.core.codes import Code
 from azure_functions_db.core.errors import (
+    Code,
     DbConnectionError,
     DbError,
     LeaseConflictError,

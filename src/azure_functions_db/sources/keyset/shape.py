@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import SourceConfigurationError
-from azure_functions_db.core.names import did_you_mean
+from azure_functions_db.core.errors import Code, SourceConfigurationError, did_you_mean
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.rows import header_of
 from azure_functions_db.sql.reflection import refreshed, table_of

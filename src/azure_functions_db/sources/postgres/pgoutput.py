@@ -6,8 +6,7 @@ import datetime as dt
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from azure_functions_db.core.codes import Code
-from azure_functions_db.core.errors import FetchError
+from azure_functions_db.core.errors import Code, FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
