@@ -381,6 +381,12 @@ def _new_engine(config: DbConfig) -> Engine:
         ) from None
     except (ArgumentError, TypeError, ValueError) as refused:
         raise ConfigurationError(f"The engine refused its options: {masked(str(refused))}") from None
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"{url.drivername!r} is an async driver: async functions work here with plain drivers, too, such as "
+            f"{_DRIVERS.get(engine.dialect.name, ('sqlite',))[0]}://",
+            code=Code.URL_UNREADABLE,
+        )
     engine.url = _without_secret_options(url)
     _hide_values_in_errors(engine)
     check_idle_connections(engine, config.idle_check_seconds)

@@ -282,6 +282,13 @@ OF_THE_DATABASE = [
     ),
     Mistake(
         "an async driver",
+        polling(url="postgresql+psycopg_async://me@127.0.0.1:9/x"),
+        "tail on_orders",
+        r"async functions work here with plain drivers, too, such as postgresql\+psycopg://",
+        Code.URL_UNREADABLE,
+    ),
+    Mistake(
+        "an async driver that is not installed",
         polling(url="postgresql+asyncpg://me@127.0.0.1:9/x"),
         "tail on_orders",
         r"write postgresql\+psycopg://",
