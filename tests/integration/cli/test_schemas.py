@@ -58,7 +58,7 @@ COMMANDS = [
     "pause orders",
     "status --max-lag 1",
     "resume orders",
-    "replay orders",
+    "replay orders --from 1",
     "backfill orders --as again",
     "clone orders copy --yes",
     "forget copy --yes",
