@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from azure_functions_db.core.errors import ConfigurationError, StateStoreError, masked_error
+from azure_functions_db.core.errors import Code, ConfigurationError, StateStoreError, masked_error
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -97,10 +97,24 @@ def failure_told(failure: AzureError, code: str) -> str:
     from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
     if isinstance(failure, ServiceRequestError | ServiceResponseError):
-        return f"it does not answer ({code})"
+        return f"it does not answer{_at(failure)} ({code})"
+    if code in _BAD_NAMES:
+        return f"the name of a container is 3 to 63 small letters, digits and hyphens ({code})"
     status = getattr(failure, "status_code", None)
     answer = f"{code}, HTTP {status}" if status else code
     return f"it refuses access ({answer})" if status in {401, 403} else answer
+
+
+_BAD_NAMES = {"InvalidResourceName", "OutOfRangeInput"}
+
+
+def _at(failure: AzureError) -> str:
+    """Return where nobody answered, where the client tells it."""
+    connection = getattr(failure.inner_exception, "conn", None)
+    host, port = getattr(connection, "host", None), getattr(connection, "port", None)
+    if host is None:
+        return ""
+    return f" at {host}:{port}" + (", is Azurite running?" if host in {"127.0.0.1", "localhost", "::1"} else "")
 
 
 def _retries() -> ExponentialRetry:
@@ -221,7 +235,9 @@ def named_connection(
         if endpoint is not None:
             return ByIdentity(endpoint, _credential(prefix, settings))
     raise ConfigurationError(
-        f"There is no app setting {connection} (a connection string){expected}", setting=connection
+        f"There is no app setting {connection} (a connection string){expected}",
+        setting=connection,
+        code=Code.SETTING_MISSING,
     )
 
 
@@ -243,7 +259,8 @@ def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
     except ModuleNotFoundError:
         raise ConfigurationError(
             f"The identity-based settings {prefix}__… need the package azure-identity: "
-            'pip install "azure-functions-db[identity]"'
+            'pip install "azure-functions-db[identity]"',
+            code=Code.PACKAGE_MISSING,
         ) from None
     identity = {
         name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")

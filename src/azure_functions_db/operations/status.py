@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError
+from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError, with_code
 from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.operations.reports import HIDDEN
@@ -181,11 +181,11 @@ def poller_status(
             _read_source(poller, checkpoint, status, now)
         status.condition = _condition(status)
     except DbError as error:
-        status.problems.append(str(error))
+        status.problems.append(with_code(error))
     try:
         status.quarantined = poller.quarantined() if counts_quarantine else None
     except DbError as error:
-        status.problems.append(str(error))
+        status.problems.append(with_code(error))
     status.problems += limits.breaches(status, now)
     return status
 
@@ -420,7 +420,7 @@ def inspect(poller: Poller) -> Inspection:
         content = poller.documents.raw_document(poller.name)
         if content is None:
             raise
-        return Inspection(poller.name, None, str(error), content.decode(errors="replace"))
+        return Inspection(poller.name, None, with_code(error), content.decode(errors="replace"))
 
 
 def exported(poller: Poller) -> str:

@@ -91,7 +91,7 @@ class HashDiffSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         _check_amounts(scan_interval_seconds, rows_per_tick, block_rows)
         key = tuple(pk_columns) if not isinstance(pk_columns, str) else pk_columns
         if not key:
@@ -392,7 +392,7 @@ def _named(name: str) -> None:
     try:
         encoded_name("name", name)
     except ConfigurationError as error:
-        raise SourceConfigurationError(str(error)) from None
+        raise SourceConfigurationError.of(error) from None
 
 
 def _check_amounts(interval: object, rows_per_tick: object, block_rows: object) -> None:

@@ -143,7 +143,7 @@ class SqlAlchemySource:
             self._config = config_of(url, db_config)
             self._engine = engine_getter(url, db_config, engine_provider)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         self._definition = defined(
             table=table,
             query=query,

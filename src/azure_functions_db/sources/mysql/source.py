@@ -78,7 +78,7 @@ class MySqlBinlogSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         _check_choice("snapshot", snapshot, get_args(SnapshotMode))
         _check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
         _check_choice("undecodable", undecodable, ("error", "text"))

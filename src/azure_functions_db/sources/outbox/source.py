@@ -85,7 +85,7 @@ class OutboxSource:
             config = config_of(url, db_config)
             self.outbox = Outbox(outbox) if isinstance(outbox, str) else _checked_outbox(outbox)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         self.name = name or self.outbox.label
         self._retention = _checked_retention(retention, self.outbox)
         self._rows = OutboxRows(
