@@ -40,7 +40,7 @@ def examined(server: TrackingServer) -> Iterator[Finding]:
     yield Finding(
         "tested against",
         "note",
-        "these statements are checked by Microsoft's parser and run against a stand-in for the server, but its isolation "
+        "these statements are checked by Microsoft's parser and run against a stand-in for the server; its isolation "
         "and its cleanup have not been seen",
         "tools/sqlserver-check URL runs all of it against a server of yours",
     )
