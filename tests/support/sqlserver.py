@@ -26,9 +26,10 @@ from sqlglot import exp
 
 from tests.support.tds import Column, Result, ServerError, TdsServer, serving
 
+SCHEMAS = ("dbo", "sys", "INFORMATION_SCHEMA")
 CATALOGUE = """
     CREATE TABLE sys.schemas (schema_id, name);
-    CREATE TABLE sys.objects (object_id INTEGER PRIMARY KEY, schema_id, name, type, modify_date);
+    CREATE TABLE sys.objects (object_id INTEGER PRIMARY KEY AUTOINCREMENT, schema_id, name, type, modify_date);
     CREATE TABLE sys.columns (object_id, column_id, name, user_type_id, is_nullable, max_length, precision, scale,
         default_object_id, collation_name);
     CREATE TABLE sys.types (user_type_id INTEGER PRIMARY KEY, system_type_id, name);
@@ -45,6 +46,7 @@ CATALOGUE = """
     CREATE TABLE sys.change_tracking_tables (object_id, is_track_columns_updated_on, oldest);
     CREATE TABLE sys.system_views (name);
     CREATE TABLE sys.dm_exec_sessions (session_id, transaction_isolation_level);
+    CREATE TABLE INFORMATION_SCHEMA.TABLES (TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE);
     INSERT INTO sys.schemas VALUES (1, 'dbo');
     INSERT INTO sys.databases VALUES (1, 0);
     CREATE TABLE dbo._version (current INTEGER, stamp INTEGER);
@@ -80,7 +82,7 @@ CHANGES = re.compile(
     r"CHANGETABLE\s*\(CHANGES\s+(?:\[\w+\]\.)?\[(?P<table>[^\]]+)\],\s*(?P<since>[^)]+)\)", re.IGNORECASE
 )
 TRACK_TABLE = re.compile(
-    r"ALTER TABLE \[dbo\]\.\[(?P<table>\w+)\] (?P<action>ENABLE|DISABLE) CHANGE_TRACKING(?P<with>.*)"
+    r"ALTER TABLE \[dbo\]\.\[(?P<table>[^\]]+)\] (?P<action>ENABLE|DISABLE) CHANGE_TRACKING(?P<with>.*)"
 )
 SET_LEVEL = re.compile(r"SET TRANSACTION ISOLATION LEVEL (?P<level>[A-Z ]+)", re.IGNORECASE)
 LEVELS = {"READ UNCOMMITTED": 1, "READ COMMITTED": 2, "REPEATABLE READ": 3, "SERIALIZABLE": 4, "SNAPSHOT": 5}
@@ -115,7 +117,7 @@ class Model:
         self.before: Callable[[str], None] = lambda _: None
         self.server: TdsServer
         with closing(self.connect()) as connection:
-            for name in ("dbo", "sys"):
+            for name in SCHEMAS:
                 connection.execute(f"PRAGMA {name}.journal_mode = WAL").fetchone()
             connection.executescript(CATALOGUE)
             connection.executemany("INSERT INTO sys.types VALUES (?, ?, ?)", types())
@@ -123,7 +125,7 @@ class Model:
 
     def connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, timeout=10)
-        for name in ("dbo", "sys"):
+        for name in SCHEMAS:
             connection.execute(f"ATTACH '{self.folder / name}.db' AS {name}")
             connection.execute(f"PRAGMA {name}.synchronous = OFF")
         for name, count, function in self.functions():
@@ -242,7 +244,7 @@ class ModelSession:
             return [self.run(sql, {name.lstrip("@"): stored(value) for name, value in parameters.items()})]
         except sqlite3.Error as error:
             self.ended(error)
-            raise told(error) from error
+            raise failed(error) from error
         except sqlglot.ParseError as error:
             raise ServerError(102, f"Incorrect syntax: {error}") from error
 
@@ -339,7 +341,8 @@ class ModelSession:
     # Queries.
 
     def run(self, sql: str, parameters: dict[str, Any]) -> Result:
-        tree = parsed(self.with_changes(sql))
+        sql = self.with_changes(sql)
+        tree = parsed(sql)
         if isinstance(tree, WRITES):
             self.writing()
         elif self.level == "SNAPSHOT" and self.in_transaction and touches_rows(tree) and not self.sqlite.in_transaction:
@@ -348,8 +351,9 @@ class ModelSession:
             self.create(tree)
             return self.settled(Result())
         if isinstance(tree, exp.Drop):
-            self.forget(tree.this.name)
-        cursor = self.sqlite.execute(as_sqlite(tree, self.model.keys), parameters)
+            self.forget(next(tree.find_all(exp.Table)).name)
+        told = merged(tree, self.model.keys) if isinstance(tree, exp.Merge) else as_sqlite(sql)
+        cursor = self.sqlite.execute(told, parameters)
         if cursor.description is None:
             return self.settled(Result(changed=cursor.rowcount))
         return self.settled(self.result(tree, cursor))
@@ -467,10 +471,9 @@ def parsed(sql: str) -> exp.Expression:
     return tree
 
 
-def as_sqlite(tree: exp.Expression, keys: dict[str, list[str]]) -> str:
-    if isinstance(tree, exp.Merge):
-        return merged(tree, keys)
-    return str(tree.transform(translated).sql("sqlite"))
+@functools.lru_cache(maxsize=1000)
+def as_sqlite(sql: str) -> str:
+    return str(parsed(sql).transform(translated).sql("sqlite"))
 
 
 def translated(node: exp.Expression) -> exp.Expression:
@@ -644,7 +647,7 @@ def datatype_info(sql: str) -> Result:
     return Result(columns, [("any", int(number), sizes.get(number, 10))])
 
 
-def told(error: sqlite3.Error) -> ServerError:
+def failed(error: sqlite3.Error) -> ServerError:
     text = str(error)
     if "UNIQUE" in text or "PRIMARY KEY" in text:
         return ServerError(2627, f"Violation of UNIQUE KEY constraint 'PK'. Cannot insert duplicate key. ({text})", 14)

@@ -62,7 +62,7 @@ def removal(server: TrackingServer) -> list[str]:
 
 def execute(server: TrackingServer, statements: Sequence[str]) -> None:
     """Run statements one by one: the settings of a database cannot be changed inside a transaction."""
-    with server.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with server.connected("AUTOCOMMIT") as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
 

@@ -18,6 +18,7 @@ from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.core.types import Change
 from azure_functions_db.sources.keyset.values import require_orderable, storable
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth, key_text
+from azure_functions_db.sql.autocommit import driver_errors
 from azure_functions_db.sql.reflection import refreshed, table_of
 
 if TYPE_CHECKING:
@@ -138,8 +139,31 @@ class TrackingServer:
     @contextmanager
     def at_one_moment(self) -> Iterator[Connection]:
         """Lend a connection whose statements all see the same state of the database."""
-        with self.engine.connect().execution_options(isolation_level="SNAPSHOT") as connection:
+        with self.connected("SNAPSHOT") as connection:
             yield connection
+
+    @contextmanager
+    def connected(self, isolation_level: str) -> Iterator[Connection]:
+        """Lend a connection of some isolation, and give it back as it was.
+
+        By the driver's own connection: what SQLAlchemy's option raises when it is set and unset is the driver's error.
+        """
+        with self.engine.connect() as connection:
+            with driver_errors(connection):
+                self.engine.dialect.set_isolation_level(_raw(connection), isolation_level)  # type: ignore[arg-type]  # the dialect's own
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.invalidated:
+            return
+        connection.rollback()
+        try:
+            self.engine.dialect.reset_isolation_level(_raw(connection))
+        except self.engine.dialect.loaded_dbapi.Error as error:
+            connection.invalidate(error)
 
     def asked(self, connection: Connection, statement: str) -> Row[Any] | None:
         """Return the one row that answers a question about the table, or None."""
@@ -407,6 +431,10 @@ def _statement(sql: str) -> TextClause:
 
 
 _COLON_IN_NAME = re.compile(r"\[(?:[^\]]|\]\])+\]|'(?:[^']|'')*'")
+
+
+def _raw(connection: Connection) -> Any:
+    return connection.connection.dbapi_connection
 
 
 def _require_same_history(start: TrackingPosition, current: int) -> None:
