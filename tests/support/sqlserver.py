@@ -84,9 +84,11 @@ CHANGES = re.compile(
 TRACK_TABLE = re.compile(
     r"ALTER TABLE \[dbo\]\.\[(?P<table>[^\]]+)\] (?P<action>ENABLE|DISABLE) CHANGE_TRACKING(?P<with>.*)"
 )
+MERGE_HINT = re.compile(r" WITH \(HOLDLOCK\) (\w+) USING")
 SET_LEVEL = re.compile(r"SET TRANSACTION ISOLATION LEVEL (?P<level>[A-Z ]+)", re.IGNORECASE)
 LEVELS = {"READ UNCOMMITTED": 1, "READ COMMITTED": 2, "REPEATABLE READ": 3, "SERIALIZABLE": 4, "SNAPSHOT": 5}
 LONGEST_NAME = 128
+IDENTITY = (exp.GeneratedAsIdentityColumnConstraint, exp.AutoIncrementColumnConstraint)
 DRIVERS = {"pyodbc": "driver=FreeTDS&TDS_Version=7.4", "pymssql": "tds_version=7.4", "mssqlpython": "Encrypt=no"}
 WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop)
 
@@ -263,6 +265,8 @@ class ModelSession:
             self.rollback()
         elif first.startswith("ALTER"):
             self.altered(sql)
+        elif first.startswith(("CREATE INDEX", "CREATE UNIQUE INDEX")):
+            return [Result()]
         elif first.startswith("SP_DATATYPE_INFO"):
             return [datatype_info(sql)]
         elif not first.startswith(("SET ", "USE ")):
@@ -341,7 +345,7 @@ class ModelSession:
     # Queries.
 
     def run(self, sql: str, parameters: dict[str, Any]) -> Result:
-        sql = self.with_changes(sql)
+        sql = MERGE_HINT.sub(r" AS \1 USING", self.with_changes(sql))
         tree = parsed(sql)
         if isinstance(tree, WRITES):
             self.writing()
@@ -410,6 +414,10 @@ class ModelSession:
                 )
         self.model.columns[table], self.model.keys[table] = columns, key
         self.describe(table, columns, key)
+        for place, each in enumerate(tree.this.find_all(exp.ColumnDef), start=1):
+            if any(isinstance(it.kind, IDENTITY) for it in each.constraints):
+                numbered = [self.number_of(table), place]
+                self.sqlite.execute("INSERT INTO sys.identity_columns VALUES (?, ?, 1, 1, 1)", numbered)
 
     def describe(self, table: str, columns: Sequence[Declared], key: Sequence[str]) -> None:
         self.sqlite.execute("INSERT INTO sys.objects VALUES (NULL, 1, ?, 'U', ?)", [table, f"{uuid.uuid4()}"])

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-PRELOGIN, LOGIN, BATCH, PROCEDURE, ATTENTION, TRANSACTION = 0x12, 0x10, 0x01, 0x03, 0x06, 0x0E
+NEXT_CALL = 0xFF
 DONE, DONE_PROCEDURE, DONE_IN_PROCEDURE = 0xFD, 0xFE, 0xFF
 HAS_MORE, IS_ERROR, HAS_COUNT, IS_ATTENTION = 0x01, 0x02, 0x10, 0x20
 PACKET = 4096
@@ -336,9 +336,9 @@ class Connection(socketserver.BaseRequestHandler):
             case 0x01:
                 buffer = Buffer(data)
                 buffer.skip_headers()
-                self.run(data[buffer.at :].decode("utf-16le"), {})
+                self.send(self.run(data[buffer.at :].decode("utf-16le"), {}))
             case 0x03:
-                self.procedure(Buffer(data))
+                self.send(self.procedures(Buffer(data)))
             case 0x0E:
                 self.transaction(Buffer(data))
             case 0x06:
@@ -371,51 +371,58 @@ class Connection(socketserver.BaseRequestHandler):
         )
         self.request.sendall(b"".join(packets))
 
-    def run(self, sql: str, parameters: dict[str, Any], tail: bytes | None = None) -> None:
-        """Run a statement; a tail is what a procedure returns."""
+    def run(self, sql: str, parameters: dict[str, Any], tail: bytes | None = None, more: int = 0) -> bytes:
+        """Return the answer to a statement; a tail is what a procedure returns."""
         last = DONE if tail is None else DONE_PROCEDURE
         try:
             results = self.session.execute(sql, parameters)
         except ServerError as error:
-            self.send(failure(error) + done(last, IS_ERROR, 0))
-            return
+            return failure(error) + done(last, IS_ERROR | more, 0)
         inner = DONE if tail is None else DONE_IN_PROCEDURE
         parts = []
         for place, result in enumerate(results, start=1):
             flags = HAS_MORE if tail is not None or place < len(results) else 0
             count = len(result.rows) if result.columns else result.changed
             parts.append((rows_of(result) if result.columns else b"") + done(inner, flags, count))
-        ending = b"" if tail is None and results else (tail or b"") + done(last)
-        self.send(b"".join(parts) + ending)
+        return b"".join(parts) + (b"" if tail is None and results else (tail or b"") + done(last, more))
 
-    def procedure(self, buffer: Buffer) -> None:
+    def procedures(self, buffer: Buffer) -> bytes:
+        """Return the answers to one call, or to several that came at once."""
         buffer.skip_headers()
+        calls = []
+        while buffer:
+            calls.append(self.call(buffer))
+        return b"".join(self.called(*call, HAS_MORE if call is not calls[-1] else 0) for call in calls)
+
+    @staticmethod
+    def call(buffer: Buffer) -> tuple[int | str, list[tuple[str, Any]]]:
         size = buffer.number("<H")
         name = buffer.number("<H") if size == 0xFFFF else buffer.take(2 * size).decode("utf-16le")
         buffer.take(2)
         given: list[tuple[str, Any]] = []
-        while buffer:
+        while buffer and buffer.data[buffer.at] != NEXT_CALL:
             label = buffer.text()
             buffer.take(1)
             given.append((label, buffer.value()))
-        self.called(name, given)
+        buffer.take(1)
+        return name, given
 
-    def called(self, name: int | str, given: list[tuple[str, Any]]) -> None:
+    def called(self, name: int | str, given: list[tuple[str, Any]], more: int) -> bytes:
         values = [value for _, value in given]
         match name:
             case 10 | "sp_executesql":
                 names = declared_names(values[1]) if len(values) > 1 else []
-                self.run(values[0], dict(zip(names, values[2:], strict=False)), RETURNED)
+                return self.run(values[0], dict(zip(names, values[2:], strict=False)), RETURNED, more)
             case 11 | "sp_prepare":
-                self.send(self.prepare(given, values) + done(DONE_PROCEDURE))
+                return self.prepare(given, values) + done(DONE_PROCEDURE, more)
             case 13 | "sp_prepexec":
                 tail = self.prepare(given, values)
-                self.run(values[2], dict(zip(declared_names(values[1]), values[3:], strict=False)), tail)
+                return self.run(values[2], dict(zip(declared_names(values[1]), values[3:], strict=False)), tail, more)
             case 12 | "sp_execute":
                 sql, names = self.prepared[values[0]]
-                self.run(sql, dict(zip(names, values[1:], strict=False)), RETURNED)
+                return self.run(sql, dict(zip(names, values[1:], strict=False)), RETURNED, more)
             case _:
-                self.send(RETURNED + done(DONE_PROCEDURE))
+                return RETURNED + done(DONE_PROCEDURE, more)
 
     def prepare(self, given: list[tuple[str, Any]], values: list[Any]) -> bytes:
         handle = len(self.prepared) + 1
