@@ -45,16 +45,12 @@ GO
 SELECT count(*) AS count_1 
 FROM (SELECT * 
 FROM dbo.orders 
-WHERE dbo.orders.version >= @P1 AND (dbo.orders.version > @P2 OR dbo.orders.version = @P3 AND dbo.orders.id > @P4)
- OFFSET 0 ROWS
- FETCH FIRST 9223372036854775807 ROWS ONLY) AS azfdb_counted
+WHERE dbo.orders.version >= @P1 AND (dbo.orders.version > @P2 OR dbo.orders.version = @P3 AND dbo.orders.id > @P4)) AS azfdb_counted
 GO
 SELECT count(*) AS count_1 
-FROM (SELECT * 
+FROM (SELECT TOP 100000 * 
 FROM dbo.orders 
-WHERE dbo.orders.version >= @P1 AND (dbo.orders.version > @P2 OR dbo.orders.version = @P3 AND dbo.orders.id > @P4)
- OFFSET 0 ROWS
- FETCH FIRST 100000 ROWS ONLY) AS azfdb_counted
+WHERE dbo.orders.version >= @P1 AND (dbo.orders.version > @P2 OR dbo.orders.version = @P3 AND dbo.orders.id > @P4)) AS azfdb_counted
 GO
 SELECT * 
 FROM dbo.orders 
@@ -80,17 +76,13 @@ SELECT count(*) AS count_1
 FROM (SELECT * 
 FROM dbo.orders 
 WHERE dbo.orders.id > @P1 AND (name IS NOT NULL
-)
- OFFSET 0 ROWS
- FETCH FIRST 9223372036854775807 ROWS ONLY) AS azfdb_counted
+)) AS azfdb_counted
 GO
 SELECT count(*) AS count_1 
-FROM (SELECT * 
+FROM (SELECT TOP 100000 * 
 FROM dbo.orders 
 WHERE dbo.orders.id > @P1 AND (name IS NOT NULL
-)
- OFFSET 0 ROWS
- FETCH FIRST 100000 ROWS ONLY) AS azfdb_counted
+)) AS azfdb_counted
 GO
 SELECT * 
 FROM dbo.orders 
@@ -132,16 +124,12 @@ GO
 SELECT count(*) AS count_1 
 FROM (SELECT * 
 FROM dbo.orders 
-WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND (dbo.orders.at > CAST(@P2 AS DATETIME2) OR dbo.orders.at = CAST(@P3 AS DATETIME2) AND dbo.orders.id > @P4)
- OFFSET 0 ROWS
- FETCH FIRST 9223372036854775807 ROWS ONLY) AS azfdb_counted
+WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND (dbo.orders.at > CAST(@P2 AS DATETIME2) OR dbo.orders.at = CAST(@P3 AS DATETIME2) AND dbo.orders.id > @P4)) AS azfdb_counted
 GO
 SELECT count(*) AS count_1 
-FROM (SELECT * 
+FROM (SELECT TOP 100000 * 
 FROM dbo.orders 
-WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND (dbo.orders.at > CAST(@P2 AS DATETIME2) OR dbo.orders.at = CAST(@P3 AS DATETIME2) AND dbo.orders.id > @P4)
- OFFSET 0 ROWS
- FETCH FIRST 100000 ROWS ONLY) AS azfdb_counted
+WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND (dbo.orders.at > CAST(@P2 AS DATETIME2) OR dbo.orders.at = CAST(@P3 AS DATETIME2) AND dbo.orders.id > @P4)) AS azfdb_counted
 GO
 -- === change tracking
 SELECT OBJECT_ID(@P1) AS object_id,
@@ -227,11 +215,9 @@ GO
 DELETE FROM dbo.outbox WHERE dbo.outbox.id IN (@P1, @P2)
 GO
 SELECT count(*) AS count_1 
-FROM (SELECT * 
+FROM (SELECT TOP 100000 * 
 FROM dbo.outbox 
-WHERE dbo.outbox.position > @P1
- OFFSET 0 ROWS
- FETCH FIRST 100000 ROWS ONLY) AS azfdb_counted
+WHERE dbo.outbox.position > @P1) AS azfdb_counted
 GO
 SELECT dbo.outbox.id, dbo.outbox.aggregateid, dbo.outbox.created_at, dbo.outbox.sequence, dbo.outbox.position 
 FROM dbo.outbox 
@@ -248,9 +234,7 @@ GO
 SELECT count(*) AS count_1 
 FROM (SELECT dbo.outbox.id AS id, dbo.outbox.aggregateid AS aggregateid, dbo.outbox.created_at AS created_at, dbo.outbox.sequence AS sequence, dbo.outbox.position AS position 
 FROM dbo.outbox 
-WHERE dbo.outbox.position IS NOT NULL
- OFFSET 0 ROWS
- FETCH FIRST 9223372036854775807 ROWS ONLY) AS azfdb_counted
+WHERE dbo.outbox.position IS NOT NULL) AS azfdb_counted
 GO
 -- === state
 SELECT azfdb_state.document, azfdb_state.version 
@@ -260,9 +244,9 @@ GO
 INSERT INTO azfdb_state (app_name, poller_name, document, version) VALUES (@P1, @P2, @P3, @P4)
 GO
 CREATE TABLE azfdb_state (
-	app_name VARCHAR(200) NOT NULL, 
-	poller_name VARCHAR(200) NOT NULL, 
-	document VARCHAR(max) NOT NULL, 
+	app_name NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
+	poller_name NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
+	document NVARCHAR(max) NOT NULL, 
 	version BIGINT NOT NULL, 
 	PRIMARY KEY (app_name, poller_name)
 )
@@ -275,11 +259,11 @@ WHERE azfdb_state.app_name = @P1
 GO
 -- === quarantine
 CREATE TABLE azfdb_quarantine (
-	poller_name VARCHAR(200) NOT NULL, 
-	event_id VARCHAR(200) NOT NULL, 
+	poller_name NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
+	event_id NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
 	quarantined_at VARCHAR(40) NOT NULL, 
 	error_type VARCHAR(200) NOT NULL, 
-	entry VARCHAR(max) NOT NULL, 
+	entry NVARCHAR(max) NOT NULL, 
 	PRIMARY KEY (poller_name, event_id)
 )
 GO
@@ -300,8 +284,8 @@ FROM azfdb_quarantine
 GO
 -- === ledgers
 CREATE TABLE azfdb_processed (
-	scope VARCHAR(100) NOT NULL, 
-	event_id VARCHAR(200) NOT NULL, 
+	scope NVARCHAR(100) COLLATE Latin1_General_100_BIN2 NOT NULL, 
+	event_id NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
 	mark VARCHAR(32) NOT NULL, 
 	noted_at VARCHAR(32) NOT NULL, 
 	PRIMARY KEY (scope, event_id)
@@ -309,10 +293,10 @@ CREATE TABLE azfdb_processed (
 GO
 CREATE INDEX ix_azfdb_processed_noted_at ON azfdb_processed (noted_at)
 GO
-INSERT INTO azfdb_processed (scope, event_id, mark, noted_at) SELECT CAST(@P1 AS VARCHAR(100)) AS anon_1, CAST(@P2 AS VARCHAR(200)) AS anon_2, CAST(@P3 AS VARCHAR(32)) AS anon_3, CAST(@P4 AS VARCHAR(32)) AS anon_4 
+INSERT INTO azfdb_processed (scope, event_id, mark, noted_at) SELECT @P1 AS anon_1, @P2 AS anon_2, @P3 AS anon_3, @P4 AS anon_4 
 WHERE NOT (EXISTS (SELECT azfdb_processed.scope, azfdb_processed.event_id, azfdb_processed.mark, azfdb_processed.noted_at 
 FROM azfdb_processed WITH (UPDLOCK, HOLDLOCK) 
-WHERE azfdb_processed.scope = CAST(@P5 AS VARCHAR(100)) AND azfdb_processed.event_id = CAST(@P6 AS VARCHAR(200))))
+WHERE azfdb_processed.scope = @P5 AND azfdb_processed.event_id = @P6))
 GO
 SELECT azfdb_processed.event_id 
 FROM azfdb_processed 
@@ -321,9 +305,9 @@ GO
 DELETE FROM azfdb_processed WHERE azfdb_processed.noted_at < @P1
 GO
 CREATE TABLE azfdb_delivered (
-	poller_name VARCHAR(200) NOT NULL, 
+	poller_name NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
 	position_hash VARCHAR(64) NOT NULL, 
-	event_id VARCHAR(200) NOT NULL, 
+	event_id NVARCHAR(200) COLLATE Latin1_General_100_BIN2 NOT NULL, 
 	cursor_value VARCHAR(max) NOT NULL, 
 	row_key VARCHAR(max) NOT NULL, 
 	noted_at VARCHAR(32) NOT NULL, 
@@ -332,10 +316,10 @@ CREATE TABLE azfdb_delivered (
 GO
 CREATE INDEX ix_azfdb_delivered_noted_at ON azfdb_delivered (noted_at)
 GO
-INSERT INTO azfdb_delivered (poller_name, position_hash, event_id, cursor_value, row_key, noted_at) SELECT CAST(@P1 AS VARCHAR(200)) AS anon_1, CAST(@P2 AS VARCHAR(64)) AS anon_2, CAST(@P3 AS VARCHAR(200)) AS anon_3, CAST(@P4 AS VARCHAR(max)) AS anon_4, CAST(@P5 AS VARCHAR(max)) AS anon_5, CAST(@P6 AS VARCHAR(32)) AS anon_6 
+INSERT INTO azfdb_delivered (poller_name, position_hash, event_id, cursor_value, row_key, noted_at) SELECT @P1 AS anon_1, @P2 AS anon_2, @P3 AS anon_3, @P4 AS anon_4, @P5 AS anon_5, @P6 AS anon_6 
 WHERE NOT (EXISTS (SELECT azfdb_delivered.poller_name, azfdb_delivered.position_hash, azfdb_delivered.event_id, azfdb_delivered.cursor_value, azfdb_delivered.row_key, azfdb_delivered.noted_at 
 FROM azfdb_delivered WITH (UPDLOCK, HOLDLOCK) 
-WHERE azfdb_delivered.poller_name = CAST(@P7 AS VARCHAR(200)) AND azfdb_delivered.position_hash = CAST(@P8 AS VARCHAR(64))))
+WHERE azfdb_delivered.poller_name = @P7 AND azfdb_delivered.position_hash = @P8))
 GO
 SELECT azfdb_delivered.position_hash 
 FROM azfdb_delivered 

@@ -103,9 +103,9 @@ def _insert_new(table: Table, dialect: str) -> Executable:
 
 def _insert_unless_there(table: Table) -> Executable:
     """Return the insert of SQL Server: the row is looked for under a lock that keeps others from adding it."""
-    from sqlalchemy import bindparam, cast, exists, insert, select
+    from sqlalchemy import bindparam, exists, insert, select
 
-    given = {column.name: cast(bindparam(column.name), column.type) for column in table.columns}
+    given = {column.name: bindparam(column.name, type_=column.type) for column in table.columns}
     same = [column == given[column.name] for column in table.primary_key.columns]
     there = select(table).with_hint(table, "WITH (UPDLOCK, HOLDLOCK)", "mssql").where(*same)
     return insert(table).from_select(list(given), select(*given.values()).where(~exists(there)))
