@@ -156,6 +156,12 @@ def sql_server(tmp_path: Path) -> Iterator[Any]:
         yield model
 
 
+@pytest.fixture
+def sql_server_database(sql_server: Any) -> str:
+    """The URL of that database."""
+    return str(sql_server.url())
+
+
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty database, once for each kind."""
