@@ -149,7 +149,8 @@ def sql_server(tmp_path: Path) -> Iterator[Any]:
     from tests.support.sqlserver import RealServer, running
 
     if url := os.environ.get("AZFDB_TEST_SQLSERVER_URL"):
-        with temporary_database(url, "DROP DATABASE {name}") as database, closing(RealServer(database)) as server:
+        drop = "ALTER DATABASE {name} SET SINGLE_USER WITH ROLLBACK IMMEDIATE; DROP DATABASE {name}"
+        with temporary_database(url, drop) as database, closing(RealServer(database)) as server:
             yield server
         return
     with running(tmp_path) as model:

@@ -19,7 +19,7 @@ SELECT COUNT(*) FROM dbo.orders WHERE id > @P1
 GO
 SELECT id FROM dbo.orders WHERE id > @P1
 GO
-SELECT nothing FROM dbo.nowhere WHERE id = @P1
+SELECT nothing FROM nowhere WHERE id = @P1
 GO
 -- === cursor polling
 SELECT CAST(CAST(MIN_ACTIVE_ROWVERSION() AS BIGINT) - 1 AS BINARY(8))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -70,7 +71,13 @@ def event(number: int) -> RowChange:
 
 def use_bindings(server: Any, url: str, provider: EngineProvider) -> None:
     server.run(ORDERS)
-    writer = DbWriter(url=url, table="orders", schema="dbo", engine_provider=provider)
+    exercise_bindings(url, provider, "dbo")
+
+
+def exercise_bindings(url: str, provider: EngineProvider, schema: str | None) -> None:
+    """Do what bindings can do on an empty table ``orders``; of Oracle too, by `tools/sqlserver-check`."""
+    orders = f"{schema}.orders" if schema else "orders"
+    writer = DbWriter(url=url, table="orders", schema=schema, engine_provider=provider)
     writer.insert(data={"id": 1, "name": "é😀'x", "total": 1.5, "at": NOW.replace(tzinfo=None)})
     writer.insert_many(rows=[{"id": 2, "name": None}, {"id": 3, "name": "c"}])
     writer.upsert(data={"id": 1, "name": "again"}, conflict_columns=["id"])
@@ -84,19 +91,19 @@ def use_bindings(server: Any, url: str, provider: EngineProvider) -> None:
         raise ZeroDivisionError
     with writer.transaction():
         writer.insert(data={"id": 5, "name": "g"})
-    reader = DbReader(url=url, table="orders", schema="dbo", engine_provider=provider)
+    reader = DbReader(url=url, table="orders", schema=schema, engine_provider=provider)
     row: Any = reader.get(pk={"id": 1})
     assert (row["name"], float(row["total"])) == ("again", 1.5)
     assert reader.get(pk={"id": 9}) is None
-    names = reader.query("SELECT id, name FROM dbo.orders WHERE id > :id ORDER BY id", params={"id": 0})
+    names = reader.query(f"SELECT id, name FROM {orders} WHERE id > :id ORDER BY id", params={"id": 0})
     assert [each["name"] for each in names] == ["again", "f", "d", "g"]
-    assert reader.scalar("SELECT COUNT(*) FROM dbo.orders WHERE id > :id", params={"id": 0}) == 4
-    assert len(list(reader.stream("SELECT id FROM dbo.orders WHERE id > :id", params={"id": 0}))) == 4
+    assert reader.scalar(f"SELECT COUNT(*) FROM {orders} WHERE id > :id", params={"id": 0}) == 4
+    assert len(list(reader.stream(f"SELECT id FROM {orders} WHERE id > :id", params={"id": 0}))) == 4
     with pytest.raises(QueryError):
-        reader.query("SELECT nothing FROM dbo.nowhere WHERE id = :id", params={"id": 1})
+        reader.query("SELECT nothing FROM nowhere WHERE id = :id", params={"id": 1})
     with DbSession(url=url, engine_provider=provider) as session:
-        session.writer("orders", schema="dbo").update(data={"name": "h"}, pk={"id": 5})
-        seen: Any = session.reader("orders", schema="dbo").get(pk={"id": 5})
+        session.writer("orders", schema=schema).update(data={"name": "h"}, pk={"id": 5})
+        seen: Any = session.reader("orders", schema=schema).get(pk={"id": 5})
         assert seen["name"] == "h"
 
 
@@ -252,3 +259,16 @@ def write_golden(parts: dict[str, list[str]]) -> None:
     texts = ("".join(f"{statement}\nGO\n" for statement in parts[name]) for name in PARTS if name in parts)
     named = (f"-- === {name}\n{text}" for name, text in zip([n for n in PARTS if n in parts], texts, strict=True))
     GOLDEN.write_text("".join(named))
+
+
+def test_the_tool_for_real_servers_runs_and_reports(sql_server: Any) -> None:
+    if not isinstance(sql_server, Model):
+        pytest.skip("it runs already")
+    tool = Path(__file__).parents[2] / "tools" / "sqlserver-check"
+
+    chosen = ["-k", "state-pyodbc or were_cleaned_up"]
+    done = subprocess.run([tool, sql_server.url(), *chosen], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_sqlserver_statements: 1 passed" in done.stdout
+    assert "test_sqlserver: 1 passed" in done.stdout

@@ -118,12 +118,21 @@ class Model:
         self.heard: list[str] = []
         self.before: Callable[[str], None] = lambda _: None
         self.server: TdsServer
+        self.others: dict[str, Model] = {}
         with closing(self.connect()) as connection:
             for name in SCHEMAS:
                 connection.execute(f"PRAGMA {name}.journal_mode = WAL").fetchone()
             connection.executescript(CATALOGUE)
             connection.executemany("INSERT INTO sys.types VALUES (?, ?, ?)", types())
         self.live = self.connect()
+
+    def database(self, name: str) -> Model:
+        """Return the database of a name: this one, or another that was made beside it."""
+        return self.others.get(name, self)
+
+    def close(self) -> None:
+        for model in (*self.others.values(), self):
+            model.live.close()
 
     def connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, timeout=10)
@@ -265,6 +274,12 @@ class ModelSession:
             self.rollback()
         elif first.startswith("ALTER"):
             self.altered(sql)
+        elif first.startswith("TRUNCATE TABLE"):
+            self.truncate(bare(sql.split()[2]))
+        elif first.startswith("CREATE DATABASE"):
+            folder = self.model.folder / sql.split()[2]
+            folder.mkdir()
+            self.model.others[folder.name] = Model(folder)
         elif first.startswith(("CREATE INDEX", "CREATE UNIQUE INDEX")):
             return [Result()]
         elif first.startswith("SP_DATATYPE_INFO"):
@@ -323,6 +338,15 @@ class ModelSession:
         for op in "IUD":
             self.sqlite.execute(f'DROP TRIGGER IF EXISTS dbo."_{op}_{table}"')
         self.sqlite.execute(f'DROP TABLE IF EXISTS dbo."_changes_{table}"')
+
+    def truncate(self, table: str) -> None:
+        """Empty a table without a word about its rows: what was tracked of them is gone."""
+        self.writing()
+        self.sqlite.execute(f'DELETE FROM dbo."{table}"')
+        self.sqlite.execute(f'DELETE FROM dbo."_changes_{table}"')
+        oldest = [self.model.current(), self.number_of(table)]
+        self.sqlite.execute("UPDATE sys.change_tracking_tables SET oldest = ? WHERE object_id = ?", oldest)
+        self.settled()
 
     def mask(self, table: str) -> str:
         """Return an expression for the numbers of the columns that an update has changed."""
@@ -674,9 +698,9 @@ def failed(error: sqlite3.Error) -> ServerError:
 def running(folder: Path) -> Iterator[Model]:
     """Run a stand-in with its data in a folder."""
     model = Model(folder)
-    with serving(lambda: ModelSession(model)) as model.server:
+    with serving(lambda database: ModelSession(model.database(database))) as model.server:
         yield model
-    model.live.close()
+    model.close()
 
 
 class RealServer:

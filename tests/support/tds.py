@@ -316,7 +316,7 @@ class Connection(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.session = self.server.new_session()
+        self.session: Session | None = None
         self.prepared: dict[int, tuple[str, list[str]]] = {}
         self.server.lines.add(self.request)
         try:
@@ -325,13 +325,15 @@ class Connection(socketserver.BaseRequestHandler):
                     self.answer(*self.received())
         finally:
             self.server.lines.discard(self.request)
-            self.session.close()
+            if self.session is not None:
+                self.session.close()
 
     def answer(self, kind: int, data: bytes) -> None:
         match kind:
             case 0x12:
                 self.send(prelogin())
             case 0x10:
+                self.session = self.server.new_session(database_in(data))
                 self.send(logged_in(data[4:8]))
             case 0x01:
                 buffer = Buffer(data)
@@ -373,6 +375,7 @@ class Connection(socketserver.BaseRequestHandler):
 
     def run(self, sql: str, parameters: dict[str, Any], tail: bytes | None = None, more: int = 0) -> bytes:
         """Return the answer to a statement; a tail is what a procedure returns."""
+        assert self.session is not None
         last = DONE if tail is None else DONE_PROCEDURE
         try:
             results = self.session.execute(sql, parameters)
@@ -431,6 +434,7 @@ class Connection(socketserver.BaseRequestHandler):
         return RETURNED + output + b"\x26\x04\x04" + struct.pack("<i", handle)
 
     def transaction(self, buffer: Buffer) -> None:
+        assert self.session is not None
         buffer.skip_headers()
         kind = buffer.number("<H")
         mark = b"\x08" + b"\1" + b"\0" * 7
@@ -446,6 +450,12 @@ class Connection(socketserver.BaseRequestHandler):
             self.session.begin()
             answer += environment(8, mark)
         self.send(answer + done())
+
+
+def database_in(login: bytes) -> str:
+    """Return the database that a login asks for: the ninth of its texts."""
+    start, length = struct.unpack_from("<HH", login, 36 + 8 * 4)
+    return login[start : start + 2 * length].decode("utf-16le")
 
 
 def prelogin() -> bytes:
@@ -470,7 +480,7 @@ class TdsServer(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = daemon_threads = True
 
-    def __init__(self, new_session: Callable[[], Session]) -> None:
+    def __init__(self, new_session: Callable[[str], Session]) -> None:
         super().__init__(("127.0.0.1", 0), Connection)
         self.new_session = new_session
         self.lines: set[socket.socket] = set()
@@ -487,7 +497,7 @@ class TdsServer(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def serving(new_session: Callable[[], Session]) -> Iterator[TdsServer]:
+def serving(new_session: Callable[[str], Session]) -> Iterator[TdsServer]:
     with TdsServer(new_session) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
