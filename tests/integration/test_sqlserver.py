@@ -22,6 +22,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from azure_functions_db import (
+    DbConfig,
     EngineProvider,
     FetchError,
     MemoryStateStore,
@@ -233,6 +234,40 @@ def test_a_cleanup_between_two_statements_is_a_lost_position(stand_in: Model, ne
 
     with pytest.raises(PositionLostError):
         source.fetch_changes(checkpoint, 1)
+
+
+def test_a_cleanup_behind_the_position_loses_nothing_and_one_inside_its_version_is_told(
+    stand_in: Model, new_source: NewSource
+) -> None:
+    source = new_source()
+    checkpoint = started(source)
+    stand_in.run(insert(1))
+    stand_in.run(insert(2, 3, 4))
+    first = source.fetch_changes(checkpoint, 2)
+    stand_in.clean_up("orders", 1)
+    stand_in.run("UPDATE dbo.orders SET name = N'again' WHERE id = 1")
+
+    # What had been delivered at the last standstill is no longer known: the update may be of a row never seen.
+    changes, _ = read(source, first.next_checkpoint, 1)
+    assert [(change.op, change.key["id"]) for change in changes] == [("insert", 3), ("insert", 4), ("upsert", 1)]
+
+    stand_in.clean_up("orders", 2)
+    with pytest.raises(PositionLostError):
+        source.fetch_changes(first.next_checkpoint, 1)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_connection_goes_back_with_the_isolation_it_had(
+    sql_server: Any, provider: EngineProvider, driver: str
+) -> None:
+    sql_server.run(ORDERS)
+    sql_server.track("orders")
+    url = sql_server.url(driver)
+    source = SqlServerChangeTrackingSource(url=url, table="orders", engine_provider=provider)
+    started(source)
+
+    with provider.get_engine(DbConfig(connection_url=url)).connect() as connection:
+        assert connection.get_isolation_level() == "READ COMMITTED"
 
 
 def test_a_loss_while_the_table_is_read_is_told_at_once(stand_in: Model, new_source: NewSource) -> None:
