@@ -236,6 +236,12 @@ FROM (SELECT dbo.outbox.id AS id, dbo.outbox.aggregateid AS aggregateid, dbo.out
 FROM dbo.outbox 
 WHERE dbo.outbox.position IS NOT NULL) AS azfdb_counted
 GO
+SELECT count(*) AS count_1 
+FROM dbo.outbox 
+WHERE dbo.outbox.position IS NULL
+GO
+SELECT sysutcdatetime()
+GO
 -- === state
 SELECT azfdb_state.document, azfdb_state.version 
 FROM azfdb_state 

@@ -136,6 +136,25 @@ def test_a_row_that_changes_between_two_pages_comes_with_its_newest_state(
     assert [change.op for change in changes] == ["insert", "upsert", "insert"]
 
 
+def test_a_commit_while_changes_are_read_is_not_jumped_over(stand_in: Model, new_source: NewSource) -> None:
+    source = new_source(idle_versions=1)
+    checkpoint = started(source)
+    stand_in.run(insert(1))
+    said: list[str] = []
+
+    def commit(sql: str) -> None:
+        said.append(sql)
+        if len(said) > 1 and "CHANGES [dbo]" in said[-2]:
+            stand_in.run(insert(2))
+
+    stand_in.before = commit
+    first = source.fetch_changes(checkpoint, 10)
+
+    assert [change.key["id"] for change in first.records] == [1]
+    stand_in.before = lambda _: None
+    assert [change.key["id"] for change in read(source, first.next_checkpoint)[0]] == [2]
+
+
 def test_a_snapshot_goes_on_where_it_was_and_joins_what_has_happened_since(
     sql_server: Any, new_source: NewSource
 ) -> None:
@@ -515,7 +534,9 @@ def test_whatever_happens_in_whatever_order_the_copy_becomes_the_table(
     table = f"t{len(model.keys)}"
     model.run(f"CREATE TABLE [dbo].[{table}] ([id] INT NOT NULL PRIMARY KEY, [name] NVARCHAR(50) NULL)")
     model.track(table)
-    source = SqlServerChangeTrackingSource(url=model.url(driver), table=table, engine_provider=provider)
+    source = SqlServerChangeTrackingSource(
+        url=model.url(driver), table=table, idle_versions=1, engine_provider=provider
+    )
     mirror = Mirror(model, source, table)
     for step, argument in history:
         match step:
@@ -619,6 +640,31 @@ def test_the_stream_is_made_shown_and_dropped(sql_server: Any, provider: EngineP
     assert {finding.grade for finding in source.examine()} == {"ok", "note"}
     assert source.drop_stream() == ["ALTER TABLE [dbo].[orders] DISABLE CHANGE_TRACKING"]
     assert source.drop_stream() == []
+
+
+def test_the_command_line_makes_the_stream_and_examines_it(stand_in: Model, tmp_path: Path) -> None:
+    stand_in.run("CREATE TABLE dbo.products (id INT NOT NULL PRIMARY KEY, name NVARCHAR(50) NOT NULL)")
+    example = Path(__file__).parents[2] / "examples" / "sqlserver_mirror"
+    app = (
+        (example / "function_app.py").read_text().replace("BlobCheckpointStore()", f"FileStateStore({str(tmp_path)!r})")
+    )
+    (tmp_path / "function_app.py").write_text(app.replace("BlobCheckpointStore", "FileStateStore"))
+
+    def azfdb(*words: str) -> str:
+        command = [str(Path(sys.executable).with_name("azfdb")), *words, "mirror_products", "--app", str(tmp_path)]
+        environment = {"PATH": "/usr/bin:/bin", "SHOP_DB": stand_in.url(), "COPY_DB": "sqlite://", "COLUMNS": "200"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        return " ".join((done.stdout + done.stderr).split())
+
+    enabled = "ALTER TABLE [dbo].[products] ENABLE CHANGE_TRACKING WITH (TRACK_COLUMNS_UPDATED = ON)"
+    assert enabled in azfdb("stream", "create", "--dry-run")
+    assert "change tracking is off in this database" in azfdb("doctor")
+    assert enabled in azfdb("stream", "create")
+    assert "nothing to do" in azfdb("stream", "create")
+    examined = azfdb("doctor")
+    assert "allowed" in examined
+    assert "a real SQL Server have not been seen" in examined
+    assert "retention seconds 259200" in azfdb("stream", "show")
 
 
 def test_a_position_is_described_and_parsed(sql_server: Any, new_source: NewSource) -> None:

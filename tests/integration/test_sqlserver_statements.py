@@ -155,6 +155,7 @@ def use_outbox(server: Any, url: str, provider: EngineProvider) -> None:
     assert [each.after["payload"] for each in seen] == [{"total": 1}, {"total": 2}]
     source.backlog(store.load_checkpoint("outbox"))
     assert source.count_rows({}) == 0
+    assert not [finding for finding in source.examine() if finding.grade == "error"]
 
 
 def use_state(server: Any, url: str, provider: EngineProvider) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import Backlog, Finding
+from azure_functions_db.sources.keyset.checks import tested_against
 from azure_functions_db.sources.sqlserver.tracking import (
     ALLOW_SNAPSHOTS,
     TrackingPosition,
@@ -37,13 +38,7 @@ def examined(server: TrackingServer) -> Iterator[Finding]:
     yield _retention(database, _enable_database(server))
     yield _snapshots(described.snapshots)
     yield from _table(server, described)
-    yield Finding(
-        "tested against",
-        "note",
-        "these statements are checked by Microsoft's parser and run against a stand-in for the server; its isolation "
-        "and its cleanup have not been seen",
-        "tools/sqlserver-check URL runs all of it against a server of yours",
-    )
+    yield from tested_against(server.engine.dialect)
 
 
 def creation(server: TrackingServer) -> list[str]:
