@@ -429,7 +429,9 @@ def test_what_the_server_says_is_understood_whichever_driver_tells_it(
 
 KEYS = st.integers(1, 5)
 TRANSACTIONS = st.lists(st.tuples(KEYS, st.sampled_from(["write", "delete"])), min_size=1, max_size=4)
+# Writes come first, and more often than anything else: without a backlog there is nothing to lose.
 STEPS = st.one_of(
+    st.tuples(st.just("write"), TRANSACTIONS),
     st.tuples(st.just("write"), TRANSACTIONS),
     st.tuples(st.just("read"), st.integers(1, 3)),
     st.tuples(st.just("crash"), st.integers(1, 3)),
@@ -491,6 +493,9 @@ class Mirror:
             self.apply(change)
         if commits:
             self.checkpoint = json.loads(json.dumps(page.next_checkpoint))
+        elif not self.checkpoint:
+            # Before its first checkpoint a poller begins anew: what is deleted in between is not told.
+            self.copy.clear()
         return commits and not page.more
 
     def apply(self, change: Change) -> None:
@@ -525,7 +530,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model,
 @settings(
     max_examples=int(os.environ.get("AZFDB_SQLSERVER_HISTORIES", "60")), derandomize=True, phases=[Phase.generate]
 )
-@given(history=st.lists(STEPS, max_size=25), driver=st.sampled_from(sorted(DRIVERS)))
+@given(history=st.lists(STEPS, min_size=8, max_size=30), driver=st.sampled_from(sorted(DRIVERS)))
 def test_whatever_happens_in_whatever_order_the_copy_becomes_the_table(
     histories: tuple[Model, EngineProvider], history: list[Any], driver: str
 ) -> None:
