@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.outbox.source import OutboxSource
     from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sources.postgres.source import PostgresLogicalSource
+    from azure_functions_db.sources.sqlserver.source import SqlServerChangeTrackingSource
     from azure_functions_db.sql.engine import EngineProvider
     from azure_functions_db.state.backend import Backend, DocumentName, Stored
     from azure_functions_db.state.blob import BlobCheckpointStore
@@ -95,6 +96,7 @@ _HOMES = {
     "sources.outbox.source": ["OutboxSource"],
     "sources.outbox.table": ["Outbox"],
     "sources.postgres.source": ["PostgresLogicalSource"],
+    "sources.sqlserver.source": ["SqlServerChangeTrackingSource"],
     "core.config": ["DbConfig"],
     "sql.engine": ["EngineProvider"],
     "core.errors": [
@@ -224,6 +226,7 @@ __all__ = [
     "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
+    "SqlServerChangeTrackingSource",
     "SqlSnapshots",
     "SqlStateStore",
     "StateStoreError",

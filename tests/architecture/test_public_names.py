@@ -79,6 +79,7 @@ PUBLIC_NAMES = [
     "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
+    "SqlServerChangeTrackingSource",
     "SqlSnapshots",
     "SqlStateStore",
     "StateStoreError",

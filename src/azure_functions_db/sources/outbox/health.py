@@ -74,8 +74,6 @@ def checked_up(outbox: Outbox, engine: Engine, found: Iterable[Finding], *, by_p
             yield finding
     if by_position:
         yield from _positions(outbox, engine)
-    if engine.dialect.name == "mssql":
-        yield Finding("outbox", "note", "its statements were parsed, but never run against a SQL Server")
 
 
 def _positions(outbox: Outbox, engine: Engine) -> Iterator[Finding]:
