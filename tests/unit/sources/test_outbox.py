@@ -21,7 +21,7 @@ from azure_functions_db.sources.keyset.definition import defined
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import Bound, Position
 from azure_functions_db.sources.keyset.shape import Shape
-from azure_functions_db.sources.outbox.layout import Columns, outbox_table
+from azure_functions_db.sources.outbox.table import Columns, outbox_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.errors import SerializationError
     from azure_functions_db.core.types import Operation
-    from azure_functions_db.sources.hashdiff.hashes import FoundRow, Relation
+    from azure_functions_db.sources.hashdiff.relation import FoundRow, Relation
     from azure_functions_db.sources.hashdiff.snapshots import Documents, Key
 
 _DELETES, _UPSERTS = 0, 1

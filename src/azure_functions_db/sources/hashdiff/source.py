@@ -13,7 +13,7 @@ from azure_functions_db.core.errors import ConfigurationError, SourceConfigurati
 from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text, serialize_part
 from azure_functions_db.core.types import AdapterCapability, Backlog, FetchResult, SourceDescriptor
-from azure_functions_db.sources.hashdiff.hashes import Relation, hashing
+from azure_functions_db.sources.hashdiff.relation import Relation, checked_up, hashing
 from azure_functions_db.sources.hashdiff.scan import MOST_BLOCKS, Position, Scan
 from azure_functions_db.sources.hashdiff.snapshots import Documents, Root, SqlSnapshots
 from azure_functions_db.sources.keyset.definition import defined
@@ -182,8 +182,6 @@ class HashDiffSource:
 
     def examine(self) -> list[Finding]:
         """Return what an operator should know: key, index, and what a scan costs."""
-        from azure_functions_db.sources.hashdiff.checks import checked_up
-
         with reading(self.name), self._connected() as (relation, connection):
             return list(checked_up(relation, connection, self.documents, self._block_rows, self.rows_per_tick))
 

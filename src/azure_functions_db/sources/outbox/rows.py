@@ -1,4 +1,4 @@
-"""The rows of an outbox in the order of their delivery, found by the keyset source underneath."""
+"""The rows of an outbox in the order of their delivery, found by the keyset source underneath; what holds them back."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from azure_functions_db.core.errors import SerializationError, SourceConfigurationError
-from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.core.types import Change, FetchResult, OpenChange
+from azure_functions_db.core.errors import PositionLostError, SerializationError, SourceConfigurationError
+from azure_functions_db.core.serializers import deserialize_position, serialize_position
+from azure_functions_db.core.types import Change, FetchResult, Finding, Horizon, HorizonHolder, OpenChange
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
-from azure_functions_db.sources.outbox.health import horizon_of, newest_number, require_position
-from azure_functions_db.sources.outbox.layout import OLDEST_RUNNING
+from azure_functions_db.sources.outbox.table import OLDEST_RUNNING
 from azure_functions_db.sources.read_errors import reading
 from azure_functions_db.sql.engine import default_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import CheckpointJson, Horizon, RawRecord
+    from azure_functions_db.core.types import CheckpointJson, RawRecord
     from azure_functions_db.sources.keyset.definition import Partition
     from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sql.engine import EngineProvider
@@ -32,6 +31,13 @@ if TYPE_CHECKING:
 # A share of the keys is looked for among this many rows before a page returns what it has, in chunks of this size.
 _SEARCHED_ROWS = 50_000
 _CHUNK_ROWS = 5_000
+_NEXT_ID = "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)"
+_HOLDERS = """
+SELECT pid::text, usename, extract(epoch FROM clock_timestamp() - xact_start)
+FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+UNION ALL SELECT 'prepared ' || transaction::text, owner, extract(epoch FROM clock_timestamp() - prepared)
+FROM pg_prepared_xacts ORDER BY 3 DESC NULLS LAST LIMIT 10
+"""
 
 
 class Page(NamedTuple):
@@ -141,8 +147,8 @@ class OutboxRows:
         """Tell what keeps rows after a checkpoint from being read; a position that was lost is an error."""
         with reading(self.name), self.engine().connect() as connection:
             if self.by_position:
-                return horizon_of(connection, self._outbox, self.events, checkpoint)
-            require_position(self.events, checkpoint, newest_number(connection, self._outbox))
+                return _horizon_of(connection, self._outbox, self.events, checkpoint)
+            _require_position(self.events, checkpoint, _newest_number(connection, self._outbox))
             return None
 
     def _share(self, checkpoint: CheckpointJson, limit: int, count: int) -> Page:
@@ -248,3 +254,99 @@ def _decode(records: Sequence[RawRecord], payload: str, source: str) -> dict[int
             reason = f"Source {source!r}: the payload in {payload!r} is no JSON: {type(error).__name__}"
             failures[place] = SerializationError(reason)
     return failures
+
+
+def _require_position(rows: SqlAlchemySource, checkpoint: CheckpointJson, newest: int | None) -> None:
+    """Raise `PositionLostError` where a checkpoint is ahead of everything that this database has handed out."""
+    place = _place(rows, checkpoint)
+    if place is not None and newest is not None and isinstance(place[0], int) and place[0] > newest:
+        raise PositionLostError(
+            f"Source {rows.name!r} stands at {rows.describe(checkpoint)}, but the database has only come to {newest}: "
+            "it was restored, truncated or replaced. Rows written since then are not delivered: reset the poller "
+            "(azfdb reset NAME --to-beginning)"
+        )
+
+
+def _horizon_of(
+    connection: Connection, outbox: Outbox, rows: SqlAlchemySource, checkpoint: CheckpointJson
+) -> Horizon | None:
+    """Tell who keeps PostgreSQL's horizon below rows that are there, None where nothing is held back."""
+    from sqlalchemy import select, text, tuple_
+
+    table = outbox.reflected(connection.engine)
+    position, sequence = table.columns[str(outbox.columns.position)], table.columns[outbox.columns.sequence]
+    place = _place(rows, checkpoint)
+    after = [] if place is None else [tuple_(position, sequence) > tuple_(*place)]
+    waiting = select(position).where(*after).order_by(position.desc(), sequence.desc()).limit(1)
+    statement = select(waiting.scalar_subquery(), text(OLDEST_RUNNING), text(_NEXT_ID))
+    newest, oldest, following = connection.execute(statement).one()
+    _require_position(rows, checkpoint, following - 1)
+    if newest is None:
+        return None
+    if newest >= following:
+        raise PositionLostError(
+            f"The outbox {outbox.label!r} has rows of transaction {newest}, and this server has only come to "
+            f"{following - 1}: they were written on another server. Give them a place on this one: set "
+            f"{outbox.columns.position} = DEFAULT in every row"
+        )
+    holders = tuple(
+        HorizonHolder(session, user, None if age is None else float(age))
+        for session, user, age in connection.execute(text(_HOLDERS))
+    )
+    return Horizon(oldest, max((holder.age_seconds or 0.0 for holder in holders), default=0.0), holders)
+
+
+def checked_up(outbox: Outbox, engine: Engine, found: Iterable[Finding], *, by_position: bool) -> Iterator[Finding]:
+    """Return what was found about the rows, and about the table as an outbox."""
+    for finding in found:
+        if not by_position or finding.check not in {"late commits", "cursor values"}:
+            yield finding
+    if by_position:
+        yield from _positions(outbox, engine)
+    if engine.dialect.name == "mssql":
+        yield Finding("outbox", "note", "its statements were parsed, but never run against a SQL Server")
+
+
+def _positions(outbox: Outbox, engine: Engine) -> Iterator[Finding]:
+    column = outbox.reflected(engine).columns[str(outbox.columns.position)]
+    default = str(getattr(column.server_default, "arg", ""))
+    made_by_ids = "pg_current_xact_id" in default and "pg_snapshot_xmax" in default
+    if made_by_ids and not column.nullable:
+        yield Finding("late commits", "ok", "exact: rows are read below the oldest running transaction")
+    else:
+        yield Finding(
+            "late commits",
+            "error",
+            f"{column.name} is not made of transaction ids by its default: rows can be missed, and removed unread",
+            f"make it as Outbox.ddl('postgresql') does, and declare it NOT NULL: {outbox.ddl('postgresql')}",
+        )
+
+
+def _place(rows: SqlAlchemySource, checkpoint: CheckpointJson) -> tuple[Any, ...] | None:
+    written = checkpoint.get("cursor")
+    if written is None:
+        return None
+    place = deserialize_position(written, rows.pk_columns)
+    return None if place[0] is None else place
+
+
+def _newest_number(connection: Connection, outbox: Outbox) -> int | None:
+    """Return the highest number that this database has given to a row, None where it does not tell."""
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    dialect, named = connection.dialect, {"name": outbox.table, "place": outbox.schema}
+    if getattr(dialect, "is_mariadb", False):  # MySQL tells what it remembers of this, which may be long ago
+        counted = text(
+            "SELECT auto_increment - 1 FROM information_schema.tables "
+            "WHERE table_schema = coalesce(:place, database()) AND table_name = :name"
+        )
+        newest = connection.execute(counted, named).scalar()
+    elif dialect.name == "sqlite" and outbox.schema is None:
+        try:
+            newest = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), named).scalar()
+        except DBAPIError:
+            return None  # nothing here was ever numbered
+    else:
+        return None
+    return None if newest is None else int(newest)
