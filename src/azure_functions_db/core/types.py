@@ -228,6 +228,17 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a source found when it compared some of its rows with what it remembers as delivered."""
+
+    checked: int
+    waiting: int = 0
+    """How many changes the next reading will find."""
+    missing: Sequence[Mapping[str, CursorPart]] = ()
+    """The keys of the rows that were not delivered as they are, and that no reading would find."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What a check found out about a source, a store or a clock."""
 
@@ -275,3 +286,5 @@ class QuarantinedRow:
     attempts: int
     batch_id: str
     quarantined_at: dt.datetime
+    types: Mapping[str, str] | None = None
+    """The types that JSON does not have, by where their values are in the event; None where nobody has noted them."""

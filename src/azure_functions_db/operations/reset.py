@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, StateStoreError
 from azure_functions_db.core.files import make_folder, write_new
-from azure_functions_db.core.ports import CountsBacklog
+from azure_functions_db.core.ports import CountsBacklog, NamesColumns, ParsesPositions
 from azure_functions_db.core.serializers import serialize_position
 from azure_functions_db.operations.positions import cursor_from, key_from, typed_source
 from azure_functions_db.operations.reports import jsonable
@@ -79,9 +79,15 @@ def to_checkpoint(poller: Poller, file: Path, *, force: bool = False) -> Planned
 def to_cursor(
     poller: Poller, text: str, kind: str | None = None, pk: tuple[str, ...] = (), *, force: bool = False
 ) -> PlannedChange:
-    """Plan to go on after a row: its cursor value as a person types it, and its key as ``name=value``."""
+    """Plan to go on after a row: its cursor value as a person types it, and its key as ``name=value``.
+
+    A source without a cursor column reads by itself what was typed, and needs no key.
+    """
     name = poller.name
     source = None if poller.definition is None else poller.definition.settings.source
+    if not pk and kind is None and isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
+        position = source.parse(text)
+        return _planned(poller, f"reset to {text}", lambda store: store.reset_to_position(name, position, force=force))
     document = _present_document(poller, force=force)
     value = cursor_from(text, kind, document, typed_source(source))
     key = key_from(pk, document, typed_source(source))

@@ -29,7 +29,7 @@ def encoded(row: QuarantinedRow) -> str:
 def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], bool]) -> QuarantinedRow:
     """Return the row that was written; what is none, or does not belong there, is an error that says where it lies."""
     try:
-        written: dict[str, Any] = parsed_json(text, _DEEPEST_ROW)
+        written: dict[str, Any] = {"types": None} | parsed_json(text, _DEEPEST_ROW)  # older entries have none
         _check(written)
         row = QuarantinedRow(
             **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])}
@@ -45,7 +45,7 @@ def _check(written: dict[str, Any]) -> None:
     texts = (written["error"], *(written[name] for name in _LABELS))
     if not (all(isinstance(text, str) for text in texts) and is_count(written["attempts"])):
         raise TypeError
-    if not isinstance(written["event"], dict):
+    if not isinstance(written["event"], dict) or not isinstance(written["types"], dict | None):
         raise TypeError
 
 

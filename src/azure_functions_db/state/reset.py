@@ -67,7 +67,10 @@ class Resets:
         self, poller_name: str, value: CursorPart, pk: Mapping[str, CursorPart], *, force: bool = False
     ) -> StateChange:
         """Continue after the row with this cursor value and key; the next tick's source owns the position."""
-        checkpoint = {"cursor": serialize_position(value, pk)}
+        return self.reset_to_position(poller_name, {"cursor": serialize_position(value, pk)}, force=force)
+
+    def reset_to_position(self, poller_name: str, checkpoint: CheckpointJson, *, force: bool = False) -> StateChange:
+        """Continue from a checkpoint that the source has made."""
         return self._rewrite(poller_name, lambda _: Document(poller_name, checkpoint), force=force)
 
     def clone_checkpoint(self, poller_name: str, new_poller_name: str, *, force: bool = False) -> StateChange:

@@ -14,6 +14,7 @@ import hashlib
 import struct
 import time
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Dialect, Select
 
-    from azure_functions_db.core.types import RawRecord
+    from azure_functions_db.core.types import CursorPart, RawRecord
     from azure_functions_db.sources.hashdiff.snapshots import Documents, Key
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.shape import Shape
@@ -41,6 +42,7 @@ _MYSQL = {"mysql", "mariadb"}
 _HALF = (1 << 64) - 1
 _MANY = 500  # keys in one statement
 _START, _END = "azfdb_start", "azfdb_end"
+_FIRST, _LAST = "azfdb_first", "azfdb_last"
 _ARGUMENTS = 90  # SQLite passes 100 values to a function at most
 _OLDEST_POSTGRES = (14,)
 _SAMPLE_ROWS = 20_000
@@ -74,8 +76,24 @@ class Relation:
         self.shape = shape
         self.dialect = dialect
         self.keys = definition.pk_columns
+        self._range: dict[str, Any] = {}
+        """The first and the last value of the leading key column, where not all rows are read."""
         shape.require(definition.needed_columns)
         self._check(definition)
+
+    def ranged(self, connection: Connection, first: CursorPart, last: CursorPart) -> Relation:
+        """Return the rows from one value of the leading key column to another, both included; None is open."""
+        some = copy(self)
+        given = {name: value for name, value in ((_FIRST, first), (_LAST, last)) if value is not None}
+        some._range = {name: self._driver_value(connection, value) for name, value in given.items()}  # noqa: SLF001 - a copy
+        return some
+
+    def _driver_value(self, connection: Connection, value: CursorPart) -> Any:
+        kind = self.shape.types[self.keys[0]]
+        if self.dialect.name in _MYSQL and values.type_name(kind) == "TIMESTAMP":
+            return values.naive_utc(value, connection)
+        sample = self.boundary(connection, None, None, 1) if self.dialect.name == "sqlite" else None
+        return values.driver_value(value, kind, self.dialect, sample and sample[0])
 
     def _check(self, definition: Definition) -> None:
         from sqlalchemy import types
@@ -298,8 +316,13 @@ class Relation:
         statement = select(*shown).select_from(self.shape.relation)
         if self.definition.where is not None:
             statement = statement.where(bound_text(f"({self.definition.where}\n)", self.definition))
-        limited = statement.where(*self._limits(start, end))
-        return limited.params(_numbered(_START, start) | _numbered(_END, end))
+        limited = statement.where(*self._limits(start, end), *self._range_limits())
+        return limited.params(_numbered(_START, start) | _numbered(_END, end) | self._range)
+
+    def _range_limits(self) -> list[ColumnElement[bool]]:
+        leading, kind = self._key[0], self.shape.types[self.keys[0]]
+        given = {name: typed_parameter(name, kind, self.dialect) for name in self._range}
+        return [leading >= value if name == _FIRST else leading <= value for name, value in given.items()]
 
     def _limits(self, start: Key | None, end: Key | None) -> list[ColumnElement[bool]]:
         after = [] if start is None else [self._compared(_START, lambda one, other: one > other)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
@@ -12,18 +14,19 @@ from uuid import UUID
 from azure_functions_db.core.errors import PositionLostError, SerializationError, SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, serialize_position
 from azure_functions_db.core.types import Change, FetchResult, Finding, Horizon, HorizonHolder, OpenChange
+from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.sources.outbox.table import OLDEST_RUNNING
 from azure_functions_db.sources.read_errors import reading
 from azure_functions_db.sql.engine import default_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import ColumnElement, Connection, Engine, Table
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import CheckpointJson, RawRecord
+    from azure_functions_db.core.types import CheckpointJson, CursorPart, CursorValue, RawRecord
     from azure_functions_db.sources.keyset.definition import Partition
     from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sql.engine import EngineProvider
@@ -69,14 +72,25 @@ class OutboxRows:
         self._provider = provider
         self._settle = settle_seconds
         self._options = options
+        self._range: tuple[CursorValue, CursorValue] | None = None
 
     def shared(self, partition: Partition | None, name: str) -> OutboxRows:
         """Return the rows of one share of the keys, read by itself."""
-        share = copy(self)
-        for made in ("events", "thin"):
-            vars(share).pop(made, None)
+        share = self._copied()
         share.partition, share.name = partition, name
         return share
+
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> OutboxRows:
+        """Return the rows from one value of the leading column to another, both included."""
+        some = self._copied()
+        some._range = (start_at, end_at)  # noqa: SLF001 - a copy
+        return some
+
+    def _copied(self) -> OutboxRows:
+        other = copy(self)
+        for made in ("plain", "events", "thin"):
+            vars(other).pop(made, None)
+        return other
 
     def engine(self) -> Engine:
         """Return the engine of the outbox's database."""
@@ -104,6 +118,11 @@ class OutboxRows:
             return self._keyset(in_flight="wait", settle_seconds=self._settle)
         quoted = self.engine().dialect.identifier_preparer.quote(str(self._outbox.columns.position))
         return self._keyset(where=f"{quoted} < {OLDEST_RUNNING}")
+
+    @property
+    def counted(self) -> SqlAlchemySource:
+        """The rows to count: of a range also those that are still held back, for it is complete only with them."""
+        return self.events if self._range is None else self.plain
 
     @cached_property
     def thin(self) -> SqlAlchemySource:
@@ -151,6 +170,68 @@ class OutboxRows:
             _require_position(self.events, checkpoint, _newest_number(connection, self._outbox))
             return None
 
+    def position_of(self, text: str) -> CheckpointJson:
+        """Return the checkpoint behind the row that has an id or a number, or before the first row since a time."""
+        row, since = self._meant(text), _moment(text)
+        if row is None:
+            raise SourceConfigurationError(f"The outbox {self._outbox.label!r} has no row written since {text}")
+        cursor_column, pk_columns = self._order
+        if since is not None:
+            row |= {name: _less(row[name]) for name in {self._outbox.columns.sequence, *pk_columns} & set(row)}
+        return {"cursor": serialize_position(row[cursor_column], {name: row[name] for name in pk_columns})}
+
+    def cursor_of(self, text: str) -> CursorPart:
+        """Return the cursor of the row that has an id or a number, of the first row since a time, or of the last."""
+        row = self._meant(text) or self._first_row(None)
+        cursor: CursorPart = None if row is None else row[self._order[0]]
+        return cursor
+
+    def _meant(self, text: str) -> RawRecord | None:
+        """Return the row that a person means; None where nothing was written since a time."""
+        row = self._first_row(lambda table: self._condition(table, text))
+        if row is None and _moment(text) is None:
+            raise SourceConfigurationError(
+                f"The outbox {self._outbox.label!r} has no row {text!r}, or no longer: give the id or the number of a "
+                "row that is there, a time, or 'beginning'"
+            )
+        return row
+
+    def _first_row(self, condition: Callable[[Table], ColumnElement[bool]] | None) -> RawRecord | None:
+        """Return the order columns of the first row that fulfils a condition, without one those of the last row."""
+        from sqlalchemy import select
+
+        with reading(self.name), self.engine().connect() as connection, _telling_utc(connection):
+            table = self._outbox.reflected(connection.engine)
+            cursor_column, pk_columns = self._order
+            columns = [table.columns[name] for name in dict.fromkeys((cursor_column, *pk_columns))]
+            wanted = select(*columns).limit(1)
+            if condition is None:
+                wanted = wanted.order_by(*(column.desc() for column in columns))
+            else:
+                wanted = wanted.where(condition(table)).order_by(*columns)
+            row = connection.execute(wanted).first()
+        if row is None:
+            return None
+        is_moment = [values.type_name(column.type) == "TIMESTAMP" and _is_mysql(connection) for column in columns]
+        return {
+            column.name: values.aware_utc(value) if told else value
+            for column, value, told in zip(columns, row, is_moment, strict=True)
+        }
+
+    def _condition(self, table: Table, text: str) -> ColumnElement[bool]:
+        """Return what tells the rows that a text can mean."""
+        columns, since = self._outbox.columns, _moment(text)
+        if text.isdecimal():
+            return table.columns[columns.sequence] == int(text)
+        if since is None:
+            own = table.columns[columns.id]
+            is_it: ColumnElement[bool]
+            is_it = own == values.revived_row({own.name: text}, {own.name: own.type}, strict=True)[own.name]
+            return is_it
+        if columns.created_at is None:
+            raise SourceConfigurationError("A time says nothing here: the outbox has no created_at column")
+        return _since(table.columns[columns.created_at], since, self.engine().dialect.name)
+
     def _share(self, checkpoint: CheckpointJson, limit: int, count: int) -> Page:
         """Read on until there are rows of this share: which ones belong to it is known only here."""
         chunk, searched = min(limit * count, max(limit, _CHUNK_ROWS)), 0
@@ -175,7 +256,7 @@ class OutboxRows:
 
     def _keyset(self, in_flight: Any = "ignore", **own: Any) -> SqlAlchemySource:
         cursor_column, pk_columns = self._order
-        return SqlAlchemySource(
+        source = SqlAlchemySource(
             db_config=self._config,
             table=self._outbox.table,
             schema=self._outbox.schema,
@@ -187,6 +268,7 @@ class OutboxRows:
             **own,
             **self._options,
         )
+        return source if self._range is None else source.ranged(*self._range)
 
     @property
     def _order(self) -> tuple[str, tuple[str, ...]]:
@@ -216,6 +298,49 @@ class OutboxRows:
         from sqlalchemy import JSON
 
         return isinstance(self._outbox.reflected(self.engine()).columns[self._outbox.columns.payload].type, JSON)
+
+
+def _less(value: Any) -> Any:
+    """Return the number before a number of the sequence, or before one of SQL Server's row versions."""
+    return (int.from_bytes(value) - 1).to_bytes(len(value)) if isinstance(value, bytes) else value - 1
+
+
+def _moment(text: str) -> dt.datetime | None:
+    """Return the time that a text says, in UTC unless it has a zone; None for any other text."""
+    if text.isdecimal():  # which could be the short form of a date
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+
+
+def _since(column: ColumnElement[Any], moment: dt.datetime, dialect: str) -> ColumnElement[bool]:
+    """Return whether a row was written at a moment or later; the session tells times in UTC."""
+    from sqlalchemy import Text, type_coerce
+
+    match dialect:
+        case "sqlite":  # as the column's default writes it
+            text = moment.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+            return type_coerce(column, Text()) >= text
+        case "mysql" | "mariadb":
+            return column >= moment.replace(tzinfo=None)
+        case _:
+            return column >= moment
+
+
+def _is_mysql(connection: Connection) -> bool:
+    return connection.dialect.name in {"mysql", "mariadb"}
+
+
+@contextmanager
+def _telling_utc(connection: Connection) -> Iterator[None]:
+    if _is_mysql(connection):
+        with values.in_utc(connection):
+            yield
+    else:
+        yield
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

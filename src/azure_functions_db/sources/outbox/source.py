@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding, Horizon, RawRecord
+    from azure_functions_db.core.types import (
+        CheckpointJson,
+        CursorPart,
+        CursorValue,
+        FetchResult,
+        Finding,
+        Horizon,
+        RawRecord,
+    )
     from azure_functions_db.sources.outbox.rows import Page
     from azure_functions_db.sql.engine import EngineProvider
 
@@ -143,6 +151,23 @@ class OutboxSource:
         share._rows = self._rows.shared(Partition.checked((index, count)), share.name)  # noqa: SLF001 - a copy
         return share
 
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> OutboxSource:
+        """Return a source for the rows that are still there from one cursor value to another; it removes none.
+
+        The cursor is the position on PostgreSQL, the number in the sequence elsewhere. Events keep their ids.
+        """
+        some = copy(self)
+        some._rows, some._retention = self._rows.ranged(start_at, end_at), None  # noqa: SLF001 - a copy
+        return some
+
+    def cursor_from(self, text: str) -> CursorPart:
+        """Return the cursor of the row that is meant by its id, its number, or a time: the first row since then."""
+        return self._rows.cursor_of(text)
+
+    def cursor_at(self, checkpoint: CheckpointJson) -> CursorPart:
+        """Return the cursor value that a checkpoint has come to."""
+        return self._rows.plain.cursor_at(checkpoint)
+
     def lowest(self, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
         """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
         return self._rows.events.lowest([_position(checkpoint) for checkpoint in checkpoints])
@@ -175,8 +200,8 @@ class OutboxSource:
 
     def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many events follow the checkpoint, late commits left aside; a share is estimated."""
-        rows, partition = self._rows.events.count_changes(checkpoint, most), self._rows.partition
-        return rows if partition is None else rows // partition.count
+        rows, partition = self._rows.counted.count_changes(_position(checkpoint), most), self._rows.partition
+        return rows if partition is None else -(-rows // partition.count)
 
     def count_rows(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many rows of the whole table follow the checkpoint, whoever may read them."""
@@ -209,8 +234,14 @@ class OutboxSource:
         return self._rows.plain.describe(checkpoint)
 
     def parse(self, text: str) -> CheckpointJson:
-        """Return the checkpoint of a position that somebody has typed."""
-        return self._rows.plain.parse(text)
+        """Return the checkpoint of a position that somebody has typed.
+
+        That is behind the row with an id or a number, or before the first row since a time; or a position as
+        `describe` writes it, or "beginning".
+        """
+        if "=" in text or text.strip() == "beginning":
+            return self._rows.plain.parse(text)
+        return self._rows.position_of(text.strip())
 
     def engine(self) -> Engine:
         """Return the engine of the outbox's database."""
