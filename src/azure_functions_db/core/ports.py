@@ -171,22 +171,19 @@ class Fact(Protocol):
 
 @runtime_checkable
 class ReadsRanges(Protocol):
-    """A source that can be read from one cursor value to another, and counts what is left: for backfills.
+    """A source that can be read from one cursor value to another: for backfills.
 
     The source itself says what a cursor value is: one of a column that grows, of a key, the number of an event.
     """
 
     def ranged(self, start_at: CursorValue, end_at: CursorValue) -> ChangeSource:
-        """Return the same source between two cursor values, both included; None is open."""
+        """Return the same source between two cursor values, both included; None is open. It `CountsChanges`."""
 
     def cursor_from(self, text: str) -> CursorPart:
         """Return the cursor value that a person means; `SourceConfigurationError` where it can be none."""
 
     def cursor_at(self, checkpoint: Position) -> CursorPart:
         """Return the cursor value that a checkpoint has come to; None where all there is lies before it."""
-
-    def count_changes(self, checkpoint: Position, most: int | None = None) -> int:
-        """Return how many rows follow a checkpoint; counting stops at ``most``."""
 
 
 @runtime_checkable

@@ -85,8 +85,8 @@ def to_cursor(
     """
     name = poller.name
     source = None if poller.definition is None else poller.definition.settings.source
-    if not pk and kind is None and isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
-        position = source.parse(text)
+    if isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
+        position = source.parse(" ".join([text, *pk]))
         return _planned(poller, f"reset to {text}", lambda store: store.reset_to_position(name, position, force=force))
     document = _present_document(poller, force=force)
     value = cursor_from(text, kind, document, typed_source(source))

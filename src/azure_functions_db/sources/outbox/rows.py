@@ -23,7 +23,7 @@ from azure_functions_db.sql.engine import default_provider
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Engine, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Select, Table
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import CheckpointJson, CursorPart, CursorValue, RawRecord
@@ -198,25 +198,23 @@ class OutboxRows:
 
     def _first_row(self, condition: Callable[[Table], ColumnElement[bool]] | None) -> RawRecord | None:
         """Return the order columns of the first row that fulfils a condition, without one those of the last row."""
-        from sqlalchemy import select
-
         with reading(self.name), self.engine().connect() as connection, _telling_utc(connection):
             table = self._outbox.reflected(connection.engine)
-            cursor_column, pk_columns = self._order
-            columns = [table.columns[name] for name in dict.fromkeys((cursor_column, *pk_columns))]
-            wanted = select(*columns).limit(1)
-            if condition is None:
-                wanted = wanted.order_by(*(column.desc() for column in columns))
-            else:
-                wanted = wanted.where(condition(table)).order_by(*columns)
-            row = connection.execute(wanted).first()
-        if row is None:
+            found = connection.execute(self._one(table, condition and condition(table))).mappings().first()
+        if found is None:
             return None
-        is_moment = [values.type_name(column.type) == "TIMESTAMP" and _is_mysql(connection) for column in columns]
-        return {
-            column.name: values.aware_utc(value) if told else value
-            for column, value, told in zip(columns, row, is_moment, strict=True)
-        }
+        stamps = {column.name for column in table.columns if values.type_name(column.type) == "TIMESTAMP"}
+        in_utc = stamps if _is_mysql(connection) else set()
+        return {name: values.aware_utc(value) if name in in_utc else value for name, value in found.items()}
+
+    def _one(self, table: Table, condition: ColumnElement[bool] | None) -> Select[Any]:
+        from sqlalchemy import select
+
+        cursor_column, pk_columns = self._order
+        columns = [table.columns[name] for name in dict.fromkeys((cursor_column, *pk_columns))]
+        if condition is None:
+            return select(*columns).order_by(*(column.desc() for column in columns)).limit(1)
+        return select(*columns).where(condition).order_by(*columns).limit(1)
 
     def _condition(self, table: Table, text: str) -> ColumnElement[bool]:
         """Return what tells the rows that a text can mean."""
