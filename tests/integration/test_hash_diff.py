@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -13,13 +15,17 @@ from sqlalchemy import create_engine, text
 
 from azure_functions_db import (
     EngineProvider,
+    FileQuarantine,
     HashDiffSource,
     MemoryStateStore,
     PollTrigger,
     PositionLostError,
+    RowChange,
+    RowsFailed,
     SourceConfigurationError,
     SqlSnapshots,
 )
+from azure_functions_db.operations.quarantine import Entry, event_of
 from azure_functions_db.sources.hashdiff.snapshots import MemorySnapshots
 from azure_functions_db.testing.memory import MemoryQuarantine
 from tests.integration.hash_diffs import Poller, Table, Target
@@ -649,6 +655,42 @@ def test_a_row_that_python_cannot_hold_goes_into_quarantine(postgres_database: s
     trigger.run(timer=None, handler=lambda events: seen.extend(event.pk["id"] for event in events))
     assert seen == [1, 3]
     assert [row.event["after"]["d"] for row in sink.entries()] == ["0044-03-15 BC"]
+
+
+def test_a_row_comes_out_of_the_quarantine_as_it_was_delivered(typed: Table, tmp_path: Path) -> None:
+    at = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)  # noqa: DTZ001 - the session says the zone
+    row = {"i": -(2**60), "f": 0.1, "d": "1.500", "t": at, "y": dt.date(2026, 3, 29), "x": b"\0\xff", "o": True}
+    history, sink, seen = History(typed), FileQuarantine(tmp_path), list[RowChange]()
+    trigger = PollTrigger(
+        name="t",
+        source=typed.source(keep_rows=True),
+        checkpoint_store=MemoryStateStore(),
+        quarantine=sink,
+        max_attempts=1,
+    )
+
+    def refuse(events: list[RowChange]) -> None:
+        seen.extend(events)
+        raise RowsFailed({event.event_id: "no" for event in events})
+
+    try:
+        history.write([("a", 1, "put", row), ("b", 1, "put", {})])
+        trigger.run(timer=None, handler=refuse)
+        history.write([("a", 1, "put", row | {"i": 1, "j": '{"n": 1.5}'}), ("b", 1, "delete", {})])
+        trigger.run(timer=None, handler=refuse)
+    finally:
+        history.end()
+    definition: Any = SimpleNamespace(settings=trigger.settings)
+    again = {entry.event_id: event_of(Entry(entry, sink, definition)) for entry in sink.entries()}
+    assert len(again) == 4
+    for event in seen:
+        twin = again[event.event_id]
+        assert (repr(twin.pk), repr(twin.before), repr(twin.after)) == (
+            repr(event.pk),
+            repr(event.before),
+            repr(event.after),
+        )
+        assert (repr(twin.cursor), twin.metadata["fetched_at"]) == (repr(event.cursor), event.metadata["fetched_at"])
 
 
 def test_the_backlog_counts_changes_and_consumes_nothing(table: Table) -> None:
