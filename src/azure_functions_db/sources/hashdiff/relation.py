@@ -151,7 +151,15 @@ class Relation:
             case "sqlite":
                 return func.azfdb_hash(*_in_parts(columns))
             case _:
-                return func.md5(func.concat(*(self._piece(name) for name in self.columns)))
+                return self._hashed(func.concat(*(self._piece(name) for name in self.columns)))
+
+    def _hashed(self, value: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return the hash of a value for MariaDB, or for MySQL, which has no MD5 any more: there half of a SHA-256."""
+        from sqlalchemy import func
+
+        if getattr(self.dialect, "is_mariadb", False):
+            return func.md5(value)
+        return func.left(func.sha2(value, 256), 32)
 
     def _piece(self, name: str) -> ColumnElement[Any]:
         """Return a column for MySQL: its length and its bytes, or a letter for NULL; a long value's own hash."""
@@ -161,7 +169,7 @@ class Relation:
         exact = values.exact(self.shape.column(name), kind, self.dialect)
         column = self.shape.column(name) if exact is None else exact
         if _may_be_long(kind):
-            return func.coalesce(func.md5(column), "n")
+            return func.coalesce(self._hashed(column), "n")
         plain = func.hex(column) if values.type_name(kind) == "BIT" else cast(column, LargeBinary())
         return func.coalesce(func.concat(func.length(plain), ":", plain), "n")
 
