@@ -10,7 +10,7 @@ from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.ports import ComparesItself
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import json_safe
-from azure_functions_db.ledger.delivered import DeliveredLedger, position_of
+from azure_functions_db.ledger import DeliveredLedger, position_of
 from azure_functions_db.operations.backfill import is_held_back
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.positions import range_source

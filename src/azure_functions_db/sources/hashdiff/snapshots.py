@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from azure_functions_db.azure.storage import BlobFolder
+from azure_functions_db.core.config import encoded_name
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
-from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import is_schema_change, is_transient, reason_of
