@@ -87,6 +87,8 @@ def to_cursor(
     source = None if poller.definition is None else poller.definition.settings.source
     if isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
         position = source.parse(" ".join([text, *pk]))
+        if position and not force:
+            _check_readable(source, position)
         return _planned(poller, f"reset to {text}", lambda store: store.reset_to_position(name, position, force=force))
     document = _present_document(poller, force=force)
     value = cursor_from(text, kind, document, typed_source(source))

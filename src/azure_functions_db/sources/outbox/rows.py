@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from azure_functions_db.core.errors import PositionLostError, SerializationError, SourceConfigurationError
-from azure_functions_db.core.serializers import deserialize_position, serialize_position
+from azure_functions_db.core.serializers import deserialize_position, serialize_position, shown
 from azure_functions_db.core.types import Change, FetchResult, Finding, Horizon, HorizonHolder, OpenChange
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
@@ -191,8 +191,8 @@ class OutboxRows:
         row = self._first_row(lambda table: self._condition(table, text))
         if row is None and _moment(text) is None:
             raise SourceConfigurationError(
-                f"The outbox {self._outbox.label!r} has no row {text!r}, or no longer: give the id or the number of a "
-                "row that is there, a time, or 'beginning'"
+                f"The outbox {self._outbox.label!r} has no row {shown(text)}, or no longer: give the id or the number of "
+                "a row that is there, or a time"
             )
         return row
 
@@ -309,9 +309,9 @@ def _moment(text: str) -> dt.datetime | None:
         return None
     try:
         moment = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+    except (ValueError, OverflowError):  # the last hours of the calendar have no form in UTC
         return None
-    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
 
 
 def _since(column: ColumnElement[Any], moment: dt.datetime, dialect: str) -> ColumnElement[bool]:
