@@ -15,6 +15,7 @@ from sqlalchemy.dialects import mssql
 from azure_functions_db import (
     ConfigurationError,
     DbConfig,
+    FetchError,
     Outbox,
     OutboxSource,
     SerializationError,
@@ -168,6 +169,30 @@ def test_a_payload_that_json_cannot_hold_is_refused(payload: Any, said: str) -> 
     Outbox().create(engine)
     with engine.connect() as connection, pytest.raises(SerializationError, match=said):
         Outbox().add(connection, topic="a", key=1, payload=payload)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("typed", "error", "said"),
+    [
+        ("2", SourceConfigurationError, "has no row '2', or no longer"),
+        ("", SourceConfigurationError, "has no row ''"),
+        ("x" * 5000, SourceConfigurationError, "has no row 'x{59}…"),
+        ("9999-12-31T23:59:59-01:00", SourceConfigurationError, "has no row '9999"),
+        ("2999-01-01", SourceConfigurationError, "no row written since 2999-01-01"),
+        ("9" * 30, FetchError, "larger than the database can hold"),
+        ("position=5", SourceConfigurationError, "A position is written sequence="),
+    ],
+)
+def test_a_place_that_is_not_there_is_one_clear_error(
+    sqlite_database: str, typed: str, error: type[Exception], said: str
+) -> None:
+    engine = create_engine(sqlite_database)
+    Outbox().create(engine)
+    with engine.begin() as connection:
+        Outbox().add(connection, topic="a", key=1, payload=None)
+    with pytest.raises(error, match=said):
+        source(url=sqlite_database).parse(typed)
     engine.dispose()
 
 

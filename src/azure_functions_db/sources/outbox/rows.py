@@ -191,8 +191,8 @@ class OutboxRows:
         row = self._first_row(lambda table: self._condition(table, text))
         if row is None and _moment(text) is None:
             raise SourceConfigurationError(
-                f"The outbox {self._outbox.label!r} has no row {shown(text)}, or no longer: give the id or the number of "
-                "a row that is there, or a time"
+                f"The outbox {self._outbox.label!r} has no row {shown(text)}, or no longer: give the id or the number "
+                "of a row that is there, or a time"
             )
         return row
 
