@@ -459,7 +459,9 @@ def _newest_number(connection: Connection, outbox: Outbox) -> int | None:
     from sqlalchemy.exc import DBAPIError
 
     dialect, named = connection.dialect, {"name": outbox.table, "place": outbox.schema}
-    if getattr(dialect, "is_mariadb", False):  # MySQL tells what it remembers of this, which may be long ago
+    if _is_mysql(connection):
+        if not getattr(dialect, "is_mariadb", False):  # else MySQL tells what it remembers, which may be long ago
+            connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")
         counted = text(
             "SELECT auto_increment - 1 FROM information_schema.tables "
             "WHERE table_schema = coalesce(:place, database()) AND table_name = :name"
