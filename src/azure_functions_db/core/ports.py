@@ -211,6 +211,14 @@ class ComparesItself(Protocol):
 
 
 @runtime_checkable
+class ReadsRows(Protocol):
+    """A source that can look up a single row."""
+
+    def current_row(self, key: Mapping[str, CursorPart]) -> RawRecord | None:
+        """Return the row of a key as it is now; None where it is gone, or no row of this source any more."""
+
+
+@runtime_checkable
 class ExaminesItself(Protocol):
     """A source or a store that can examine itself and its service; asking consumes nothing."""
 

@@ -322,5 +322,7 @@ class QuarantinedRow:
     attempts: int
     batch_id: str
     quarantined_at: dt.datetime
+    traceback: str | None = None
+    """Where the handler failed, without secrets; None where the row was only named."""
     types: Mapping[str, str] | None = None
     """The types that JSON does not have, by where their values are in the event; None where nobody has noted them."""

@@ -79,14 +79,15 @@ def test_rows_are_delivered_again_by_a_backfill(diffing_shop: Shop) -> None:
     some = ("backfill", "orders", "--as", "some", "--from", "3", "--to", "8", "--json")
     assert shop.azfdb(*some, REFUSED="7").code == 1
     assert shop.handled[9:] == [3, 4, 5, 6], "the second batch has failed"
-    assert shop.azfdb(*some).json["rows"] == 2, "the same command goes on"
     assert "needs another name" in shop.azfdb("backfill", "orders", "--as", "some", "--from", "1").complaint
+    assert shop.azfdb(*some).json["rows"] == 2, "the same command goes on"
     assert "is no value of id" in shop.azfdb("backfill", "orders", "--as", "other", "--from", "soon").complaint
     with shop.engine.begin() as connection:
         connection.execute(text("UPDATE orders SET note = 'new' WHERE id = 2"))
     assert shop.azfdb("backfill", "orders", "--as", "all", "--json").json["rows"] == 9
+    assert shop.azfdb("replay", "orders", "--from", "3", "--to", "4", "--json").json["rows"] == 2
     ids = [line.split()[1] for line in (shop.folder / "handled.txt").read_text().splitlines()]
-    assert len(set(ids)) == 18, "the same row again has the id of the first backfill, and none of a scan"
+    assert len(set(ids)) == 9 + 9 + 1 - 1, "the same row again has the id of the first backfill, and none of a scan"
     assert shop.document() == live
     shop.tick()
     assert shop.handled[-1] == 2, "the live poller does not know of it"
@@ -139,6 +140,7 @@ def test_a_position_of_a_scan_cannot_be_typed(diffing_shop: Shop) -> None:
         refused = shop.azfdb("reset", "orders", "--to-cursor", *words, "--yes")
         assert refused.code == 3
         assert "or from the beginning. To have a range of keys delivered again" in refused.complaint
+    assert "cannot skip what waits" in shop.azfdb("reset", "orders", "--to-end", "--yes").complaint
     assert shop.azfdb("reset", "orders", "--to-cursor", "beginning", "--yes").code == 0
     shop.tick()
     assert shop.handled == [1, 1]

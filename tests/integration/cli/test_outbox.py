@@ -148,7 +148,12 @@ def test_a_poller_goes_back_to_an_event_or_a_time(app: App) -> None:
     ):
         refused = app.azfdb("reset", "orders", "--to-cursor", wrong, "--yes")
         assert (refused.code, said in refused.complaint) == (3, True), refused.err
-    assert app.rows() == 5, "whoever goes back has nothing removed"
+    app.add("6", "7")
+    assert app.azfdb("reset", "orders", "--to-end", "--yes").code == 0
+    app.add("8")
+    assert app.azfdb("run", "--once", "on_orders").code == 0
+    assert app.handled.endswith("58")
+    assert app.rows() == 8, "whoever goes back or forth has nothing removed"
 
 
 def test_events_that_are_kept_are_delivered_again_by_a_backfill(app: App) -> None:
@@ -165,6 +170,8 @@ def test_events_that_are_kept_are_delivered_again_by_a_backfill(app: App) -> Non
     since = app.row("5")[2].replace(" ", "T")
     assert app.azfdb("backfill", "orders", "--as", "since", "--from", since, "--to", "2999-01-01").code == 0
     assert app.handled[13:] == "56"
+    assert app.azfdb("replay", "orders", "--from", app.row("1")[0], "--to", app.row("2")[0]).code == 0
+    assert app.handled[15:] == "12"
     assert len(app.ids) == 6, "an event has one id, whoever delivers it"
     assert app.rows() == 6, "a backfill removes nothing"
     refused = app.azfdb("backfill", "orders", "--as", "other", "--from", "nobody").complaint
