@@ -75,6 +75,10 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
             raise _translated(source, error) from error
         case SQLAlchemyError():
             raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
+        case OverflowError():  # SQLite's driver raises it as it is
+            raise FetchError(
+                f"Source {source!r}: a value is larger than the database can hold: {error}", source=source
+            ) from error
         case _:
             raise error
 

@@ -233,7 +233,12 @@ def _compiles(kind: TypeEngine[Any], plan: Plan) -> bool:
     return True
 
 
-_PREFIX = {"postgresql": "EXPLAIN", "mysql": "EXPLAIN", "mariadb": "EXPLAIN", "sqlite": "EXPLAIN QUERY PLAN"}
+_PREFIX = {
+    "postgresql": "EXPLAIN",
+    "mysql": "EXPLAIN FORMAT=TRADITIONAL",
+    "mariadb": "EXPLAIN FORMAT=TRADITIONAL",
+    "sqlite": "EXPLAIN QUERY PLAN",
+}
 _ESTIMATES = re.compile(r"\s+\(cost=.*")
 _WITH_RANGES = {"postgresql", "sqlite", "mysql", "mariadb", "mssql", "oracle"}
 # Their secondary indexes end with the primary key without saying so.

@@ -47,7 +47,7 @@ from azure_functions_db.sql.autocommit import leave_transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, Select
 
     from azure_functions_db.core.errors import SerializationError
     from azure_functions_db.core.ports import Fact
@@ -412,14 +412,20 @@ _COUNTED = 100_000
 
 def counted(connection: Connection, plan: Plan, start: Position, most: int | None = None) -> int:
     """Count the rows after a position; a share that only Python can pick is estimated."""
-    from sqlalchemy import func, select
-
-    # SQL Server takes neither an order inside a subquery nor, without one, a limit that is a parameter.
-    page = plan.page(start).order_by(None).limit(most)
-    count = select(func.count()).select_from(page.subquery("azfdb_counted"))
-    rows = int(connection.execute(count, plan.parameters(start)).scalar_one())
+    parameters = {**plan.parameters(start), LIMIT: _EVERYTHING if most is None else most}
+    rows = int(connection.execute(counting(plan, start), parameters).scalar_one())
     partition = plan.definition.partition
     return rows if partition is None or plan.partitions_in_sql else rows // partition.count
+
+
+def counting(plan: Plan, start: Position) -> Select[Any]:
+    """Return the statement that counts the rows of a page after such a position."""
+    from sqlalchemy import func, select
+
+    page = plan.page(start)
+    if plan.dialect.name == "mssql":
+        page = page.offset(0)  # else SQLAlchemy leaves the order out of a subquery, and SQL Server refuses its limit
+    return select(func.count()).select_from(page.subquery("azfdb_counted"))
 
 
 def backlog_behind(connection: Connection, plan: Plan, start: Position) -> Backlog:
