@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import NamesColumns, TypesValues
+from azure_functions_db.core.ports import NamesColumns, RevivesRows
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.pollers import UnknownPollerError
@@ -148,7 +148,7 @@ def event_of(entry: Entry) -> RowChange:
 
 
 def _revived(source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(source.revived(row) if isinstance(source, TypesValues) else row)
+    return dict(source.revived(row) if isinstance(source, RevivesRows) else row)
 
 
 def _definition(entry: Entry) -> Definition:

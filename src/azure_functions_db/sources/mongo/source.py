@@ -1,0 +1,478 @@
+"""The change streams of MongoDB as a source."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import weakref
+from contextlib import closing
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_args
+
+from azure_functions_db.core.config import expanded
+from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.types import AdapterCapability, Backlog, Finding, SourceDescriptor
+from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamHealth, StreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bson import Timestamp
+    from pymongo import MongoClient
+
+    from azure_functions_db.core.ports import Fact
+    from azure_functions_db.core.types import CheckpointJson, FetchResult, RawRecord
+    from azure_functions_db.sources.mongo.log import BeforeChange, FullDocument, MongoLog, MongoOptions
+
+_KIND = "mongo-change-stream"
+_FULL = ("updateLookup", "whenAvailable", "required", "off")
+_BEFORE = ("off", "whenAvailable", "required")
+_MOST_COUNTED = 1000
+_DAY = 86_400
+# Below this share of the log's length the position may be gone before the poller has read on.
+_SHORT_OF_TIME = 0.25
+# A log that has only just begun has lost nothing yet.
+_SHORT = 600.0
+_HOSTS = re.compile(r"mongodb(?:\+srv)?://(?:[^@]*@)?(?P<hosts>[^/?]+)", re.IGNORECASE)
+
+
+class MongoChangeStreamSource:
+    """Reads every change of a collection, or of all collections of a database, from MongoDB's change streams.
+
+    Making one only checks its arguments; the server is first looked at when something is read. It needs pymongo
+    (``pip install "azure-functions-db[mongo]"``), a replica set or a sharded cluster, and a login with ``read`` on the
+    database.
+
+    - ``uri``:
+      As MongoDB writes it; ``%NAME%`` stands for an environment variable.
+    - ``database``, ``collection``:
+      What to watch; without a collection, all of the database.
+    - ``pipeline``:
+      Stages that filter or reshape the events on the server; documents of the snapshot pass it as inserts.
+    - ``full_document``:
+      With an update comes the document as it is now ("updateLookup"), as the update left it ("whenAvailable",
+      "required": post-images have to be on), or only what has changed ("off").
+    - ``full_document_before_change``:
+      "whenAvailable" or "required": changes come with the document as it was; pre-images have to be on.
+    - ``snapshot``:
+      "initial": the documents that are there come first, then the changes. "never": changes only. "only": documents
+      only.
+    - ``start_at``:
+      Where to begin without a checkpoint and with ``snapshot="never"``: "now", a resume token, a time with its zone,
+      or a cluster time ``seconds:increment``.
+    - ``on_position_lost``:
+      What to do when the log no longer has what follows the checkpoint. "stop": raise `PositionLostError` until
+      somebody decides. "snapshot": read the documents anew. "continue": go on with the oldest log that is left.
+    - ``idle_seconds``:
+      A position that moved though nothing changed is written after this time.
+    - ``client_options``:
+      Go to pymongo's client beside the URI.
+    """
+
+    def __init__(
+        self,
+        *,
+        uri: str,
+        database: str,
+        collection: str | None = None,
+        pipeline: Sequence[Mapping[str, Any]] | None = None,
+        full_document: FullDocument = "updateLookup",
+        full_document_before_change: BeforeChange = "off",
+        snapshot: SnapshotMode = "initial",
+        start_at: str = "now",
+        on_position_lost: OnPositionLost = "stop",
+        idle_seconds: float = 60.0,
+        client_options: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        _check_choice("full_document", full_document, _FULL)
+        _check_choice("full_document_before_change", full_document_before_change, _BEFORE)
+        _check_choice("snapshot", snapshot, get_args(SnapshotMode))
+        _check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
+        self._uri = _checked_uri(uri)
+        self._options: dict[str, Any] = {
+            "database": _checked_name("database", database),
+            "collection": None if collection is None else _checked_name("collection", collection),
+            "pipeline": _checked_pipeline(pipeline),
+            "full_document": full_document,
+            "full_document_before_change": full_document_before_change,
+            "snapshot": snapshot,
+            "start_at": start_at,
+            "on_position_lost": on_position_lost,
+            "idle_seconds": idle_seconds,
+        }
+        self.name = name or (database if collection is None else f"{database}.{collection}")
+        self._client_options = dict(client_options or {})
+        self._client: tuple[int, MongoClient[Any]] | None = None
+
+    @cached_property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Who this source is; the fingerprint changes when its definition does."""
+        from azure_functions_db.sources.mongo.documents import extended
+
+        place = [self._hosts(), self._options["database"], self._options["collection"]]
+        written = json.dumps([_KIND, *place, extended(list(self._options["pipeline"]))])
+        return SourceDescriptor(self.name, _KIND, f"sha256:{hashlib.sha256(written.encode()).hexdigest()}")
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The URI as it is written, the collection and the database; nothing is looked up."""
+        return self._uri, self._options["collection"], self._options["database"]
+
+    def capability(self) -> AdapterCapability:
+        """Say what this source can tell about a change, and what it needs."""
+        return AdapterCapability(
+            detects_deletes=True,
+            before_images=self._options["full_document_before_change"] != "off",
+            distinguishes_insert=True,
+            every_change=True,
+            native_resume_token=True,
+            needs_lease=True,
+        )
+
+    def validate(self) -> None:
+        """Raise `SourceConfigurationError` where the definition and the server disagree."""
+        for finding in self.examine():
+            if finding.grade == "error":
+                raise SourceConfigurationError(
+                    f"Source {self.name!r}: {finding.text}: {finding.remedy}", source=self.name, setting=finding.check
+                )
+
+    def open(self) -> StreamReader:
+        """Begin to read; nothing is asked of the server yet."""
+        from azure_functions_db.sources.mongo.log import EVERY
+
+        return _Reader(
+            self._log(),
+            kind=_KIND,
+            tables=[self._options["collection"] or EVERY],
+            snapshot=self._options["snapshot"],
+            on_position_lost=self._options["on_position_lost"],
+            source=self.name,
+        )
+
+    def close(self) -> None:
+        """Do nothing: readers are closed, not the source."""
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        """Return the changes after the checkpoint, as a reader for this once."""
+        with closing(self.open()) as reader:
+            return reader.fetch_changes(checkpoint, limit)
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        """Do nothing: the servers keep their log whoever reads it."""
+
+    def backlog(self, checkpoint: CheckpointJson) -> Backlog:
+        """Return how many changes follow the checkpoint, and the age of the first; before a snapshot, documents."""
+        from azure_functions_db.sources.mongo.log import reading, waiting
+
+        place = Place.of(checkpoint)
+        with reading(self.name):
+            log = self._log()
+            if place is None and self._options["snapshot"] != "never":
+                return Backlog(sum(log.database[name].estimated_document_count() for name in log.watched()))
+            if place is not None and place.is_over:
+                return Backlog(0, "changes", lag_seconds=0.0)
+            position = log.begin(anew=False) if place is None else place.position
+            count, first = waiting(log, position, _MOST_COUNTED)
+        lag = 0.0 if first is None else max(0.0, (dt.datetime.now(dt.UTC) - first).total_seconds())
+        return Backlog(count, "changes", is_more=count == _MOST_COUNTED, lag_seconds=lag)
+
+    def report(self, checkpoint: CheckpointJson) -> Sequence[Fact]:
+        """Return how far behind the checkpoint is, and how long the servers keep what follows it."""
+        from azure_functions_db.sources.mongo.log import oplog_bound, reading, time_of
+
+        place = Place.of(checkpoint)
+        with reading(self.name):
+            oldest, newest = (oplog_bound(self._log().client, direction) for direction in (1, -1))
+        moment = None if place is None else time_of(place.position)
+        return [_health(moment if moment and moment.time else None, oldest, newest)]
+
+    def examine(self) -> list[Finding]:
+        """Return what an operator should know: the kind of server, rights, the length of its log, images."""
+        from azure_functions_db.sources.mongo.log import reading
+
+        with reading(self.name):
+            log = self._log()
+            return list(_examined(log))
+
+    checkup = examine
+
+    def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Turn images on where they are wanted and off; return the commands."""
+        from azure_functions_db.sources.mongo.log import reading
+
+        with reading(self.name):
+            log = self._log()
+            names = _without_images(log, log.watched()) if _wants_images(log.options) else []
+            for name in () if dry_run else names:
+                log.database.command("collMod", name, changeStreamPreAndPostImages={"enabled": True})
+        return [_images_on(name) for name in names]
+
+    def drop_stream(self, *, dry_run: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing to do either way
+        """Do nothing: the log is the servers', and images may serve others."""
+        return []
+
+    def show_stream(self) -> Mapping[str, Any]:
+        """Return what streams are read from: the server, its log, and which collections keep images."""
+        from azure_functions_db.sources.mongo.log import oplog_bound, reading
+
+        with reading(self.name):
+            log = self._log()
+            hello = log.client.admin.command("hello")
+            oldest, newest = (oplog_bound(log.client, direction) for direction in (1, -1))
+            watched = log.watched()
+            without = _without_images(log, watched)
+            version = log.client.server_info()["version"]
+        return {
+            "server": version,
+            "replica_set": hello.get("setName"),
+            "is_sharded": hello.get("msg") == "isdbgrid",
+            "collections": watched,
+            "collections_with_images": [name for name in watched if name not in without],
+            "oplog_oldest": None if oldest is None else oldest.as_datetime().isoformat(),
+            "oplog_newest": None if newest is None else newest.as_datetime().isoformat(),
+            "oplog_hours": None if oldest is None or newest is None else round((newest.time - oldest.time) / 3600, 2),
+        }
+
+    def describe(self, checkpoint: CheckpointJson) -> str:
+        """Return a checkpoint's position as people read it, and as `parse` takes it."""
+        place = Place.of(checkpoint)
+        return "beginning" if place is None else str(place.position["value"])
+
+    def parse(self, text: str) -> CheckpointJson:
+        """Return the checkpoint of a position that somebody has typed: a token, a time, "now" or "beginning"."""
+        from azure_functions_db.sources.mongo.log import reading
+
+        if text.strip() == "beginning":
+            return {}
+        with reading(self.name):
+            return Place(self._log().started_at(text.strip())).checkpoint(_KIND)
+
+    @staticmethod
+    def revived(row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:  # noqa: ARG004 - all of it fits
+        """Return the document that an event's JSON holds, with values of MongoDB's types."""
+        from azure_functions_db.sources.mongo.documents import Document, revived
+
+        return Document({name: revived(value) for name, value in row.items()})
+
+    def __repr__(self) -> str:
+        return f"MongoChangeStreamSource({self.name!r})"
+
+    def _log(self) -> MongoLog:
+        try:
+            from azure_functions_db.sources.mongo.log import MongoLog, MongoOptions, reading
+        except ModuleNotFoundError:
+            raise SourceConfigurationError(
+                'MongoChangeStreamSource needs the package pymongo: pip install "azure-functions-db[mongo]"'
+            ) from None
+        with reading(self.name):
+            return MongoLog(self._connected(), MongoOptions(**self._options))
+
+    def _connected(self) -> MongoClient[Any]:
+        """Return the client of this process; one from before a fork is left alone."""
+        if self._client is None or self._client[0] != os.getpid():
+            client = _new_client(self._resolved_uri(), self._client_options)
+            weakref.finalize(self, client.close)
+            self._client = os.getpid(), client
+        return self._client[1]
+
+    def _resolved_uri(self) -> str:
+        try:
+            return expanded(self._uri)
+        except ConfigurationError as error:
+            raise SourceConfigurationError(str(error), source=self.name, setting=error.setting) from None
+
+    def _hosts(self) -> list[str]:
+        found = _HOSTS.match(self._resolved_uri())
+        if found is None:
+            raise SourceConfigurationError("uri= begins with mongodb:// or mongodb+srv://", source=self.name)
+        return sorted(found["hosts"].lower().split(","))
+
+
+class _Reader(StreamReader):
+    """A reader whose errors are those that a poller knows."""
+
+    def __init__(self, log: MongoLog, *, source: str, **options: Any) -> None:
+        super().__init__(log, **options)
+        self._source = source
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        from azure_functions_db.sources.mongo.log import reading
+
+        with reading(self._source):
+            return super().fetch_changes(checkpoint, limit)
+
+
+def _new_client(uri: str, options: Mapping[str, Any]) -> MongoClient[Any]:
+    from pymongo import MongoClient
+
+    forms = {
+        "tz_aware": True,
+        "uuidRepresentation": "standard",
+        "datetime_conversion": "DATETIME_AUTO",
+        "unicode_decode_error_handler": "backslashreplace",  # one bad text must not hold up all that follows
+    }
+    return MongoClient(uri, **{**forms, **options})
+
+
+# What an operator should know.
+
+
+def _examined(log: MongoLog) -> Iterator[Finding]:
+    from azure_functions_db.sources.mongo.log import oplog_bound
+
+    server = _server(log)
+    yield server
+    if server.grade == "error":
+        return
+    rights = _rights(log)
+    yield rights
+    if rights.grade == "error":
+        return
+    watched = log.watched()
+    yield _retention(oplog_bound(log.client, 1), oplog_bound(log.client, -1))
+    if _wants_images(log.options):
+        yield from (_images(log, name) for name in _without_images(log, watched))
+    yield from _collections(log, watched)
+
+
+def _server(log: MongoLog) -> Finding:
+    hello, version = log.client.admin.command("hello"), log.client.server_info()["version"]
+    if hello.get("msg") == "isdbgrid":
+        return Finding("server", "ok", f"a sharded cluster of MongoDB {version}: order is that of the cluster time")
+    if hello.get("setName"):
+        return Finding("server", "ok", f"the replica set {hello['setName']} of MongoDB {version}")
+    return Finding(
+        "server",
+        "error",
+        "a server that stands alone has no change streams",
+        "make it a replica set, of one member at least: mongod --replSet rs0, then rs.initiate()",
+    )
+
+
+def _rights(log: MongoLog) -> Finding:
+    """Open the stream and look for a document, which consumes nothing."""
+    from azure_functions_db.sources.mongo.log import probe
+
+    refusal = probe(log)
+    if refusal is not None:
+        return Finding(
+            "rights", "error", f"this login may not read the changes: {refusal}", 'db.grantRolesToUser("…", ["read"])'
+        )
+    return Finding("rights", "ok", "this login may read the documents and their changes")
+
+
+def _retention(oldest: Timestamp | None, newest: Timestamp | None) -> Finding:
+    if oldest is None or newest is None:
+        return Finding(
+            "retention",
+            "note",
+            "how far back the log goes cannot be seen by this login",
+            'db.grantRolesToUser("…", [{role: "read", db: "local"}])',
+        )
+    hours = (newest.time - oldest.time) / 3600
+    text = f"the log goes back {hours:.3g} hours"
+    if hours * 3600 < _DAY:
+        return Finding(
+            "retention",
+            "warning",
+            f"{text}: a poller that stands still for longer loses its position",
+            "db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 72})",
+        )
+    return Finding("retention", "ok", text)
+
+
+def _images(log: MongoLog, name: str) -> Finding:
+    is_needed = "required" in {log.options.full_document, log.options.full_document_before_change}
+    return Finding(
+        f"collection {name}",
+        "error" if is_needed else "warning",
+        f"collection {name} keeps no images of documents before and after a change",
+        _images_on(name),
+    )
+
+
+def _collections(log: MongoLog, watched: list[str]) -> Iterator[Finding]:
+    kinds = {each["name"]: each["type"] for each in log.database.list_collections()}
+    name = log.options.collection
+    if name is None:
+        yield Finding("collections", "ok", f"{len(watched)} collection(s) of database {log.options.database}")
+    elif name not in kinds:
+        yield Finding("collection", "note", f"collection {name} is not there yet: its first document makes it")
+    elif kinds[name] != "collection":
+        yield Finding(
+            "collection", "error", f"{name} is a {kinds[name]}, which has no change stream", "watch a collection"
+        )
+    else:
+        yield Finding("collection", "ok", f"collection {name}")
+
+
+def _wants_images(options: MongoOptions) -> bool:
+    return options.full_document_before_change != "off" or options.full_document in {"whenAvailable", "required"}
+
+
+def _without_images(log: MongoLog, names: Sequence[str]) -> list[str]:
+    found = {each["name"]: each.get("options", {}) for each in log.database.list_collections()}
+    return [
+        name
+        for name in names
+        if name in found and not found[name].get("changeStreamPreAndPostImages", {}).get("enabled")
+    ]
+
+
+def _images_on(name: str) -> str:
+    command = {"collMod": name, "changeStreamPreAndPostImages": {"enabled": True}}
+    return f"db.runCommand({json.dumps(command, ensure_ascii=False)})"
+
+
+def _health(moment: Timestamp | None, oldest: Timestamp | None, newest: Timestamp | None) -> StreamHealth:
+    committed = None if moment is None else moment.as_datetime()
+    length = None if oldest is None or newest is None else float(newest.time - oldest.time)
+    left = None if moment is None or oldest is None else float(moment.time - oldest.time)
+    return StreamHealth(
+        lag_seconds=None if moment is None or newest is None else max(0.0, float(newest.time - moment.time)),
+        last_commit_at=committed,
+        details={"log_retention_seconds": length, "retention_left_seconds": left},
+        warning=_warning(left, length),
+    )
+
+
+def _warning(left: float | None, length: float | None) -> str | None:
+    if left is None or length is None or length < _SHORT:
+        return None
+    if left < 0:
+        return "the servers no longer have what follows the position"
+    if left < _SHORT_OF_TIME * length:
+        return f"the servers keep what the poller has not read for about {left / 3600:.2g} more hours only"
+    return None
+
+
+# Arguments.
+
+
+def _check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise SourceConfigurationError(f"{argument}= must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def _checked_uri(uri: object) -> str:
+    if not isinstance(uri, str) or not uri.startswith(("mongodb://", "mongodb+srv://", "%")):
+        raise SourceConfigurationError("uri= begins with mongodb:// or mongodb+srv://, or is a setting: %NAME%")
+    return uri
+
+
+def _checked_name(argument: str, value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value or "$" in value:
+        raise SourceConfigurationError(f"{argument}= is the name of a {argument}, not {value!r}")
+    return value
+
+
+def _checked_pipeline(pipeline: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+    stages = () if pipeline is None else pipeline
+    if isinstance(stages, str | dict) or not all(isinstance(stage, dict) and len(stage) == 1 for stage in stages):
+        raise SourceConfigurationError('pipeline= is a list of stages, such as [{"$match": {"fullDocument.a": 1}}]')
+    return tuple(stages)
