@@ -446,7 +446,7 @@ def _change(event: Mapping[str, Any]) -> Change:
         Document() if key is None else Document({"_id": key.get("_id")}),
         _document(event.get("fullDocument")),
         _document(event.get("fullDocumentBeforeChange")),
-        metadata=Document(_metadata(event)),
+        metadata=dict(_metadata(event)),
     )
 
 
@@ -457,15 +457,15 @@ def _metadata(event: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if committed_at is not None:
         yield "committed_at", committed_at
     if "txnNumber" in event:
-        yield "transaction", f"{event['lsid']['id'].hex()}:{event['txnNumber']}"
+        yield "transaction", f"{event['lsid']['id']}:{event['txnNumber']}"
     if event["operationType"] in {"drop", "rename"} or event["operationType"] not in _OPERATIONS:
         yield "operation", event["operationType"]
     if "to" in event:
         yield "renamed_to", event["to"]["coll"]
     if "updateDescription" in event:
-        yield "update", {name: part for name, part in event["updateDescription"].items() if part}
+        yield "update", Document({name: part for name, part in event["updateDescription"].items() if part})
     if len(event.get("documentKey") or {}) > 1:
-        yield "document_key", event["documentKey"]
+        yield "document_key", Document(event["documentKey"])
 
 
 def _document(found: Any) -> Document | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.types import AdapterCapability, Backlog, Finding, SourceDescriptor
 from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamHealth, StreamReader
 
@@ -31,11 +32,13 @@ _KIND = "mongo-change-stream"
 _FULL = ("updateLookup", "whenAvailable", "required", "off")
 _BEFORE = ("off", "whenAvailable", "required")
 _MOST_COUNTED = 1000
+_GOODBYE_SECONDS = 0.2
 _DAY = 86_400
 # Below this share of the log's length the position may be gone before the poller has read on.
 _SHORT_OF_TIME = 0.25
 # A log that has only just begun has lost nothing yet.
 _SHORT = 600.0
+_POSITION = re.compile(r"\d{1,10}:\d{1,10}|(?:[0-9A-Fa-f]{2}){9,}|\{.*\}", re.DOTALL)
 _HOSTS = re.compile(r"mongodb(?:\+srv)?://(?:[^@]*@)?(?P<hosts>[^/?]+)", re.IGNORECASE)
 
 
@@ -100,7 +103,7 @@ class MongoChangeStreamSource:
             "full_document": full_document,
             "full_document_before_change": full_document_before_change,
             "snapshot": snapshot,
-            "start_at": start_at,
+            "start_at": _checked_start(start_at),
             "on_position_lost": on_position_lost,
             "idle_seconds": idle_seconds,
         }
@@ -151,7 +154,7 @@ class MongoChangeStreamSource:
             tables=[self._options["collection"] or EVERY],
             snapshot=self._options["snapshot"],
             on_position_lost=self._options["on_position_lost"],
-            source=self.name,
+            source=self,
         )
 
     def close(self) -> None:
@@ -276,7 +279,7 @@ class MongoChangeStreamSource:
         """Return the client of this process; one from before a fork is left alone."""
         if self._client is None or self._client[0] != os.getpid():
             client = _new_client(self._resolved_uri(), self._client_options)
-            weakref.finalize(self, client.close)
+            weakref.finalize(self, _close, client)
             self._client = os.getpid(), client
         return self._client[1]
 
@@ -294,16 +297,16 @@ class MongoChangeStreamSource:
 
 
 class _Reader(StreamReader):
-    """A reader whose errors are those that a poller knows."""
+    """A reader whose errors are those that a poller knows; it keeps its source, and with it the client."""
 
-    def __init__(self, log: MongoLog, *, source: str, **options: Any) -> None:
+    def __init__(self, log: MongoLog, *, source: MongoChangeStreamSource, **options: Any) -> None:
         super().__init__(log, **options)
         self._source = source
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         from azure_functions_db.sources.mongo.log import reading
 
-        with reading(self._source):
+        with reading(self._source.name):
             return super().fetch_changes(checkpoint, limit)
 
 
@@ -314,9 +317,20 @@ def _new_client(uri: str, options: Mapping[str, Any]) -> MongoClient[Any]:
         "tz_aware": True,
         "uuidRepresentation": "standard",
         "datetime_conversion": "DATETIME_AUTO",
-        "unicode_decode_error_handler": "backslashreplace",  # one bad text must not hold up all that follows
+        "unicode_decode_error_handler": "replace",  # one bad text must not hold up all that follows
     }
-    return MongoClient(uri, **{**forms, **options})
+    try:
+        return MongoClient(uri, **{**forms, **options})
+    except (TypeError, ValueError) as error:
+        raise SourceConfigurationError(f"client_options= or uri=: {masked_words(error)}") from None
+
+
+def _close(client: MongoClient[Any]) -> None:
+    """Let go of a client whose source is gone; a server that does not answer is not waited for."""
+    from pymongo import timeout
+
+    with timeout(_GOODBYE_SECONDS):
+        client.close()
 
 
 # What an operator should know.
@@ -469,6 +483,23 @@ def _checked_name(argument: str, value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value or "$" in value:
         raise SourceConfigurationError(f"{argument}= is the name of a {argument}, not {value!r}")
     return value
+
+
+def _checked_start(text: str) -> str:
+    """Refuse what is no position; whether the log has it is for the server to say."""
+    if not (text == "now" or _POSITION.fullmatch(str(text)) or _is_moment(str(text))):
+        raise SourceConfigurationError(
+            'start_at= is "now", a resume token, seconds:increment, or a time with its zone such as '
+            f"2026-11-16T12:00:00Z, not {text!r}"
+        )
+    return text
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return dt.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _checked_pipeline(pipeline: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
