@@ -29,7 +29,7 @@ from azure_functions_db.operations.pollers import Definition
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger.events import RowChange
-from tests.support.mongo import Mirror, Stage, fail_streams
+from tests.support.mongo import Mirror, Stage, fail_streams, text
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -62,7 +62,8 @@ DOCUMENT = {
 
 @pytest.fixture
 def shop(mongo_uri: str) -> Iterator[Database[Any]]:
-    with MongoClient[Any](mongo_uri, tz_aware=True, uuidRepresentation="standard") as client:
+    forms: dict[str, Any] = {"tz_aware": True, "uuidRepresentation": "standard", "datetime_conversion": "DATETIME_AUTO"}
+    with MongoClient[Any](mongo_uri, **forms) as client:
         client.drop_database("shop")
         client["shop"].create_collection("items")
         yield client["shop"]
@@ -84,7 +85,7 @@ def told(changes: list[Change]) -> list[tuple[Any, ...]]:
 
 
 def held(shop: Database[Any], *names: str) -> dict[Any, Any]:
-    return {(name, row["_id"]): row for name in names or ["items"] for row in shop[name].find()}
+    return {(name, text(row["_id"])): row for name in names or ["items"] for row in shop[name].find()}
 
 
 # Changes.
@@ -439,8 +440,8 @@ def test_a_position_that_was_typed_is_read_on_from(shop: Database[Any], new_mirr
     mirror = new_mirror(snapshot="never")
     shop["items"].insert_many([{"_id": number} for number in range(3)])
     first = mirror.page(limit=1)[0]
-    for text in (mirror.source.describe(mirror.checkpoint), first.position):
-        mirror.checkpoint = mirror.source.parse(text)
+    for typed in (mirror.source.describe(mirror.checkpoint), first.position):
+        mirror.checkpoint = mirror.source.parse(typed)
         assert [change.key["_id"] for change in mirror.drain()] == [1, 2]
 
 
@@ -460,7 +461,7 @@ def test_a_lost_connection_is_told_as_passing_and_nothing_is_missed(
 ) -> None:
     with mongo_stage.front(request.node.nodeid) as front, MongoClient[Any](front.uri) as client:
         client.drop_database("shop")
-        mirror = Mirror(front.uri)
+        mirror = Mirror(front.uri, client_options={"serverSelectionTimeoutMS": 500})
         mirror.drain()
         client["shop"]["items"].insert_many([{"_id": number} for number in range(5)])
         with mirror.reading() as reader:
@@ -570,8 +571,8 @@ def test_no_error_shows_the_password() -> None:
     with pytest.raises(FetchError) as told_error:
         source.fetch_changes({}, 1)
     assert told_error.value.transient
-    for text in (repr(source), str(told_error.value), repr(told_error.value.__cause__)):
-        assert "hush" not in text
+    for told_text in (repr(source), str(told_error.value), repr(told_error.value.__cause__)):
+        assert "hush" not in told_text
 
 
 def test_a_setting_that_is_missing_is_named() -> None:

@@ -30,6 +30,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import MongoClient
 
 from azure_functions_db import MongoChangeStreamSource
+from azure_functions_db.sources.mongo.documents import extended
 from tests.support.proxy import cut
 from tests.support.waiting import wait_for
 from tools.services.instance import ROOT, Instance, exclusive
@@ -158,9 +159,8 @@ class Front:
             return _refusal(f"the recording has ended before {bson.decode(asked, _AS_SENT)}")
         expected = self._spoken[self._next]
         if asked != expected.request:
-            return _refusal(
-                f"the recording has {bson.decode(expected.request, _AS_SENT)} here, and not {bson.decode(asked, _AS_SENT)}"
-            )
+            here, there = (bson.decode(each, _AS_SENT) for each in (expected.request, asked))
+            return _refusal(f"the recording has {here} here, and not {there}")
         self._next += 1
         return expected.reply
 
@@ -336,6 +336,11 @@ def fail_streams(client: MongoClient[Any], code: int, times: int = 1) -> None:
     client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=fault)
 
 
+def text(key: Any) -> str:
+    """Return a key of any type as one that a mapping can have."""
+    return json.dumps(extended(key))
+
+
 class Mirror:
     """A source with its checkpoint, and a copy of the collections made of its changes."""
 
@@ -369,7 +374,7 @@ class Mirror:
 
     def apply(self, change: Change) -> None:
         name = change.metadata["collection"]
-        key = (name, change.key.get("_id"))
+        key = name, text(change.key.get("_id"))
         if change.op == "truncate":
             self.rows = {other: row for other, row in self.rows.items() if other[0] != name}
         elif change.after is None:

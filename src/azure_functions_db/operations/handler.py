@@ -22,6 +22,7 @@ from azure_functions_db.trigger.handler import handled_count, mapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from azure_functions_db.decorator.composition import Composition
     from azure_functions_db.operations.pollers import Definition
     from azure_functions_db.trigger.events import RowChange
 
@@ -36,10 +37,21 @@ class Handler:
 
 def handler_of(definition: Definition) -> Handler:
     """Return a poller's handler; its other parameters are filled as in the host."""
+    plan = _plan_of(definition)
+    return Handler(partial(plan.deliver, _host_arguments(definition)), inspect.iscoroutinefunction(plan.handler))
+
+
+def handler_function(definition: Definition) -> Callable[..., Any]:
+    """Return the handler as its app has written it."""
+    handler: Callable[..., Any] = _plan_of(definition).handler
+    return handler
+
+
+def _plan_of(definition: Definition) -> Composition:
     plan = poll_composition_of(definition.function.call)
     if plan is None:
         raise AssertionError("a poller of an app has a plan")
-    return Handler(partial(plan.deliver, _host_arguments(definition)), inspect.iscoroutinefunction(plan.handler))
+    return plan
 
 
 def deliver(definition: Definition, events: Sequence[RowChange]) -> None:

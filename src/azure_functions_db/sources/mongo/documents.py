@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bson import json_util
+from bson.codec_options import DatetimeConversion
 
-_FORM: Final = json_util.RELAXED_JSON_OPTIONS.with_options(tz_aware=True, uuid_representation=4)
+_FORM: Final = json_util.RELAXED_JSON_OPTIONS.with_options(
+    tz_aware=True, uuid_representation=4, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
 _AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
 # A document may have fields with the names that Extended JSON gives to types: then this stands around it.
 _LITERAL: Final = "$literal"

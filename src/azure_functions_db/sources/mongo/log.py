@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pymongo.collection import Collection
 
     from azure_functions_db.core.types import Operation
+    from azure_functions_db.sources.mongo.source import MongoChangeStreamSource
     from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode
 
 FullDocument = Literal["updateLookup", "whenAvailable", "required", "off"]
@@ -89,7 +90,8 @@ class MongoOptions:
 class MongoLog:
     """The change stream of a collection or a database."""
 
-    def __init__(self, client: MongoClient[Any], options: MongoOptions) -> None:
+    def __init__(self, source: MongoChangeStreamSource, client: MongoClient[Any], options: MongoOptions) -> None:
+        self.source = source  # which closes its client when nobody has it any more
         self.client = client
         self.options = options
         self.database = client.get_database(options.database)
@@ -101,11 +103,12 @@ class MongoLog:
     def begin(self, *, anew: bool) -> LogPosition:
         """Fix where the stream begins: right after a moment that a majority of the servers has seen."""
         wants_rows = self.options.on_position_lost == "snapshot" if anew else self.options.snapshot != "never"
-        if wants_rows:
-            return at_time(self.now())
-        if anew:
-            return at_time(self.oldest() or self.now())
-        return self.started_at(self.options.start_at)
+        with reading(self.source.name):
+            if wants_rows:
+                return at_time(self.now())
+            if anew:
+                return at_time(self.oldest() or self.now())
+            return self.started_at(self.options.start_at)
 
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
         """Return the next documents in the order of their ids; of all collections one after the other."""
@@ -113,25 +116,24 @@ class MongoLog:
             # What the collection held before went with it, and no change tells of that.
             gone = Change("truncate", f"{position['value']} to", {}, None, metadata={"collection": table})
             return RowsPage([gone], position, {"collection": table})
-        name = (
-            self._collection_after("") if after is None and table == EVERY else (after or {}).get("collection", table)
-        )
-        if name is None:
-            return RowsPage([], position, None)
-        with self.seeing(position) as session:
+        with reading(self.source.name), self.seeing(position) as session:
+            name = (after or {}).get("collection") or self._first_of(table)
+            if name is None:
+                return RowsPage([], position, None)
             ids, documents = self._page(name, after, limit, session)
-        metadata = {"collection": name, "snapshot": True}
-        prefix = f"snapshot {position['value']} {name}"
+            following = self._following(name, table, ids, limit)
+        metadata, prefix = {"collection": name, "snapshot": True}, f"snapshot {position['value']} {name}"
         changes = [
             Change("upsert", f"{prefix} {_text(key)}", Document({"_id": key}), document, metadata=metadata)
             for key, document in documents
         ]
-        return RowsPage(changes, position, self._following(name, table, ids, limit))
+        return RowsPage(changes, position, following)
 
     def changes(self, position: LogPosition, limit: int) -> LogPage:
         """Return the changes after a position."""
         try:
-            return self._changes(position, limit)
+            with reading(self.source.name):
+                return self._changes(position, limit)
         except BaseException:
             # What was taken so far is lost with the page: whoever tries again begins where the position is.
             self.close()
@@ -216,6 +218,9 @@ class MongoLog:
             return {"collection": name, "id": extended(ids[-1])}
         following = self._collection_after(name) if table == EVERY else None
         return None if following is None else {"collection": following}
+
+    def _first_of(self, table: str) -> str | None:
+        return self._collection_after("") if table == EVERY else table
 
     def _collection_after(self, name: str) -> str | None:
         return next((other for other in self.collections() if other > name), None)
@@ -521,7 +526,7 @@ def probe(log: MongoLog) -> str | None:
 def waiting(log: MongoLog, position: LogPosition, most: int) -> tuple[int, dt.datetime | None]:
     """Return how many changes follow a position, up to so many, and when the first of them was committed."""
     options = replace(log.options, full_document="off", full_document_before_change="off")
-    reader = MongoLog(log.client, replace(options, snapshot="never"))
+    reader = MongoLog(log.source, log.client, replace(options, snapshot="never"))
     try:
         changes = reader.changes(position, most).changes
     finally:

@@ -148,13 +148,12 @@ class MongoChangeStreamSource:
         """Begin to read; nothing is asked of the server yet."""
         from azure_functions_db.sources.mongo.log import EVERY
 
-        return _Reader(
+        return StreamReader(
             self._log(),
             kind=_KIND,
             tables=[self._options["collection"] or EVERY],
             snapshot=self._options["snapshot"],
             on_position_lost=self._options["on_position_lost"],
-            source=self,
         )
 
     def close(self) -> None:
@@ -273,7 +272,7 @@ class MongoChangeStreamSource:
                 'MongoChangeStreamSource needs the package pymongo: pip install "azure-functions-db[mongo]"'
             ) from None
         with reading(self.name):
-            return MongoLog(self._connected(), MongoOptions(**self._options))
+            return MongoLog(self, self._connected(), MongoOptions(**self._options))
 
     def _connected(self) -> MongoClient[Any]:
         """Return the client of this process; one from before a fork is left alone."""
@@ -294,20 +293,6 @@ class MongoChangeStreamSource:
         if found is None:
             raise SourceConfigurationError("uri= begins with mongodb:// or mongodb+srv://", source=self.name)
         return sorted(found["hosts"].lower().split(","))
-
-
-class _Reader(StreamReader):
-    """A reader whose errors are those that a poller knows; it keeps its source, and with it the client."""
-
-    def __init__(self, log: MongoLog, *, source: MongoChangeStreamSource, **options: Any) -> None:
-        super().__init__(log, **options)
-        self._source = source
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        from azure_functions_db.sources.mongo.log import reading
-
-        with reading(self._source.name):
-            return super().fetch_changes(checkpoint, limit)
 
 
 def _new_client(uri: str, options: Mapping[str, Any]) -> MongoClient[Any]:
