@@ -4,8 +4,7 @@ Between the tests' client and the server stands a `Front`. It answers the handsh
 command. In front of a real server it writes down requests and replies; without one it gives the same replies again, and
 refuses a request that is not the next of its recording. Record again, all tests at once, with
 
-    AZFDB_MONGOD=/path/of/mongod AZFDB_RECORD=1 python -m pytest -n 0 tests/contract/test_mongo_change_stream.py \
-        tests/integration/test_mongo_change_stream.py
+    AZFDB_MONGOD=/path/of/mongod python -m tests.support.mongo
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import secrets
 import signal
 import socket
 import struct
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -26,6 +26,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import bson
+import pytest
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import MongoClient
 
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
     from tools.services.processes import Process
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "mongo.bson.gz"
+RECORDED = [
+    "tests/contract/test_mongo_change_stream.py",
+    "tests/integration/test_mongo_change_stream.py",
+    "tests/integration/cli/test_mongo.py",
+    "tests/docs/test_pages.py",
+    "tests/acceptance/test_examples.py",
+]
 IS_REAL = bool(os.environ.get(PROGRAM))
 RECORDS = "AZFDB_RECORD"
 
@@ -381,3 +389,8 @@ class Mirror:
             self.rows.pop(key, None)
         else:
             self.rows[key] = change.after
+
+
+if __name__ == "__main__":
+    os.environ[RECORDS] = "1"
+    sys.exit(pytest.main(["-n", "0", "-q", "-k", "mongo and not replica_set", *RECORDED]))

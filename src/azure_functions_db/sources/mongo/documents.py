@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bson import json_util
+from bson import Binary, json_util
+from bson.binary import UUID_SUBTYPE, UuidRepresentation
 from bson.codec_options import DatetimeConversion
 
 _FORM: Final = json_util.RELAXED_JSON_OPTIONS.with_options(
-    tz_aware=True, uuid_representation=4, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+    tz_aware=True, uuid_representation=UuidRepresentation.STANDARD, datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
+_READ: Final = _FORM.with_options(uuid_representation=UuidRepresentation.UNSPECIFIED)
 _AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
 # A document may have fields with the names that Extended JSON gives to types: then this stands around it.
 _LITERAL: Final = "$literal"
@@ -57,7 +59,9 @@ def revived(written: Any) -> Any:
         case {"$literal": dict() as document}:
             return {name: revived(inner) for name, inner in document.items()}
         case dict():
-            return json_util.object_hook({name: revived(inner) for name, inner in written.items()}, _FORM)
+            value = json_util.object_hook({name: revived(inner) for name, inner in written.items()}, _READ)
+            # Bytes in the older form of a UUID have stayed bytes, too.
+            return value.as_uuid() if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE else value
         case list():
             return [revived(inner) for inner in written]
         case _:

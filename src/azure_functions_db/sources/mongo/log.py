@@ -8,7 +8,7 @@ import re
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bson import Timestamp
 from bson.errors import BSONError
@@ -28,7 +28,7 @@ from azure_functions_db.sources.mongo.documents import Document, extended, reviv
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pymongo import MongoClient
     from pymongo.change_stream import ChangeStream
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.mongo.source import MongoChangeStreamSource
     from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode
 
+T = TypeVar("T")
+
 FullDocument = Literal["updateLookup", "whenAvailable", "required", "off"]
 """Whether an update comes with the document: as it is now, as it was after the update, or not at all."""
 BeforeChange = Literal["off", "whenAvailable", "required"]
@@ -48,6 +50,7 @@ EVERY: Final = "*"
 """Stands for all collections of a database."""
 # For so long the server waits for changes before it says that there are none.
 _AWAIT_MILLISECONDS: Final = 20
+_ATTEMPTS: Final = 10
 _MAJORITY: Final = ReadConcern("majority")
 _OPERATIONS: Final[Mapping[str, Operation]] = {
     "insert": "insert",
@@ -107,7 +110,7 @@ class MongoLog:
             if wants_rows:
                 return at_time(self.now())
             if anew:
-                return at_time(self.oldest() or self.now())
+                return self._oldest()
             return self.started_at(self.options.start_at)
 
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
@@ -159,9 +162,26 @@ class MongoLog:
                 raise SourceConfigurationError("The server keeps no log of changes: it has to be a replica set")
             return session.operation_time
 
-    def oldest(self) -> Timestamp | None:
-        """Return the oldest moment in the log; None where this login may not look at it."""
-        return oplog_bound(self.client, 1)
+    def _oldest(self) -> LogPosition:
+        """Return the oldest position that can be read from; now, where this login may not look at the log."""
+        for attempt in range(_ATTEMPTS):
+            oldest = oplog_bound(self.client, 1)
+            if oldest is None:
+                break
+            # What is oldest now may be thrown away the next moment: a little later is safer each time.
+            position = at_time(Timestamp(oldest.time + attempt, oldest.inc))
+            if self._can_read_from(position):
+                return position
+        return at_time(self.now())
+
+    def _can_read_from(self, position: LogPosition) -> bool:
+        try:
+            _OpenStream(self, position, 1).close()
+        except errors.OperationFailure as error:
+            if error.code not in _LOST:
+                raise
+            return False
+        return True
 
     def started_at(self, text: str) -> LogPosition:
         """Return the position of a word or of a text."""
@@ -280,17 +300,17 @@ class _OpenStream:
         self._session: ClientSession = log.client.start_session()
         self._splits = bool(position.get("split"))
         try:
-            self._stream = self._opened()
+            self._stream = self._split_if_too_large(self._opened)
         except BaseException:
             self._session.end_session()
             raise
 
     def next(self) -> dict[str, Any] | None:
         """Return the next event, put together where it comes in fragments; None at the end."""
-        event = self._whole_or_split()
+        event = self._split_if_too_large(self._whole)
         if event is None and not self._stream.alive:
             self._pass_unseen_end()
-            event = self._whole_or_split()
+            event = self._split_if_too_large(self._whole)
         if event is None:
             return None
         _check_whole(event)
@@ -335,15 +355,16 @@ class _OpenStream:
         )
         return stream
 
-    def _whole_or_split(self) -> dict[str, Any] | None:
+    def _split_if_too_large(self, read: Callable[[], T]) -> T:
+        """Read, and where an event is larger than a reply may be, from the same place on in fragments."""
         try:
-            return self._whole()
+            return read()
         except errors.OperationFailure as error:
             if error.code != _TOO_LARGE or self._splits:
                 raise
         self._splits = True
-        self._reopen()
-        return self._whole()
+        self._stream = self._opened()
+        return read()
 
     def _pass_unseen_end(self) -> None:
         """Go on behind the end of a collection that the pipeline has kept from us."""
@@ -356,7 +377,7 @@ class _OpenStream:
     def _reopen(self) -> None:
         with suppress(errors.PyMongoError):
             self._stream.close()
-        self._stream = self._opened()
+        self._stream = self._split_if_too_large(self._opened)
 
     def _whole(self) -> dict[str, Any] | None:
         event: dict[str, Any] | None = self._stream.try_next()
