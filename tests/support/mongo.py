@@ -393,4 +393,4 @@ class Mirror:
 
 if __name__ == "__main__":
     os.environ[RECORDS] = "1"
-    sys.exit(pytest.main(["-n", "0", "-q", "-k", "mongo and not replica_set", *RECORDED]))
+    sys.exit(pytest.main(["-n", "0", "-q", "-k", "mongo", *RECORDED]))

@@ -91,7 +91,7 @@ def test_what_was_refused_is_replayed_with_its_types_and_a_reset_begins_anew(app
     app.azfdb("run", "--once", "on_orders", REFUSED="lamp")
     assert '"$oid"' in app.azfdb("quarantine", "list", "--json").out
     app.azfdb("quarantine", "replay", "--all")
-    assert app.seen() == f"2 1\nObjectId('{ID}') Decimal128('12.50')\n"
+    assert set(app.seen().splitlines()) == {"2 1", f"ObjectId('{ID}') Decimal128('12.50')"}
     app.azfdb("reset", "orders", "--to-beginning", "--yes")
     app.azfdb("run", "--once", "on_orders")
     assert app.seen().count(ID) == 2

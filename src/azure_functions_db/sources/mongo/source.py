@@ -133,7 +133,6 @@ class MongoChangeStreamSource:
             distinguishes_insert=True,
             every_change=True,
             native_resume_token=True,
-            needs_lease=True,
         )
 
     def validate(self) -> None:
