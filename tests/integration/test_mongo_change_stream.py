@@ -29,7 +29,7 @@ from azure_functions_db.operations.pollers import Definition
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger.events import RowChange
-from tests.support.mongo import Mirror, Stage, fail_streams, text
+from tests.support.mongo import Mirror, Stage, fail, fail_streams, text
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -427,7 +427,10 @@ def test_a_token_that_no_server_could_have_given_is_a_lost_position(
 
 
 @pytest.mark.parametrize("kind", ["stream", "snapshot"])
-def test_a_server_that_was_set_back_is_told(shop: Database[Any], new_mirror: Any, kind: str) -> None:
+def test_a_server_that_was_set_back_is_told(
+    shop: Database[Any], new_mirror: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("azure_functions_db.sources.mongo.log._HEARTBEATS_SECONDS", -1)
     mirror = new_mirror(snapshot="never" if kind == "stream" else "initial")
     mirror.checkpoint = mirror.source.parse("4000000000:1")
     if kind == "snapshot":
@@ -445,6 +448,31 @@ def test_a_position_that_was_typed_is_read_on_from(shop: Database[Any], new_mirr
         assert [change.key["_id"] for change in mirror.drain()] == [1, 2]
 
 
+def test_the_position_behind_a_dropped_collection_can_be_typed(shop: Database[Any], new_mirror: Any) -> None:
+    mirror = new_mirror(snapshot="never")
+    shop["items"].drop()
+    mirror.drain()
+    assert mirror.checkpoint["cursor"]["invalidated"]
+    mirror.checkpoint = mirror.source.parse(mirror.source.describe(mirror.checkpoint))
+    shop["items"].insert_one({"_id": 1})
+    assert [change.key["_id"] for change in mirror.drain()] == [1]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        {"value": "5:5", "time": "soon"},
+        {"value": "{nothing"},
+        {"value": "5:5", "snapshot": {"table": "items", "after": 5}},
+        {"value": "5:9999999999"},
+    ],
+)
+def test_a_checkpoint_that_is_damaged_is_told_with_what_to_do(cursor: dict[str, Any]) -> None:
+    source = MongoChangeStreamSource(uri="mongodb://127.0.0.1:1", database="shop", collection="items")
+    with pytest.raises(SourceConfigurationError, match="reset the poller"):
+        source.fetch_changes({"cursor": {"kind": "mongo-change-stream", **cursor}}, 1)
+
+
 def test_an_idle_position_moves_once_that_is_worth_a_write(shop: Database[Any], new_mirror: Any) -> None:
     patient, eager = new_mirror(snapshot="never"), new_mirror(snapshot="never", idle_seconds=0)
     shop["others"].insert_one({"_id": 1})
@@ -454,6 +482,22 @@ def test_an_idle_position_moves_once_that_is_worth_a_write(shop: Database[Any], 
     assert eager.checkpoint != before[1]
     shop["items"].insert_one({"_id": 1})
     assert len(patient.drain()) == len(eager.drain()) == 1
+
+
+def test_a_page_that_failed_in_the_middle_comes_whole_from_the_same_reader(
+    shop: Database[Any], new_mirror: Any
+) -> None:
+    mirror = new_mirror(snapshot="never")
+    shop["items"].insert_many([{"_id": number} for number in range(13)])
+    with mirror.reading() as reader:
+        first = reader.fetch_changes(mirror.checkpoint, 4)
+        # The server sends four at a time: the page has got some when it fails.
+        fail(shop.client, "getMore", 286, {"skip": 1})
+        with pytest.raises(PositionLostError):
+            reader.fetch_changes(first.next_checkpoint, 9)
+        fail(shop.client, "getMore", 286, "off")
+        rest = reader.fetch_changes(first.next_checkpoint, 9)
+    assert [change.key["_id"] for change in rest.records] == list(range(4, 13))
 
 
 def test_a_lost_connection_is_told_as_passing_and_nothing_is_missed(

@@ -338,10 +338,15 @@ def stage() -> Iterator[Stage]:
             made.save()
 
 
-def fail_streams(client: MongoClient[Any], code: int, times: int = 1) -> None:
-    """Let the next change streams that are opened fail with an error of this code."""
-    fault = {"errorCode": code, "failCommands": ["aggregate"]}
-    client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=fault)
+def fail_streams(client: MongoClient[Any], code: int) -> None:
+    """Let the next change stream that is opened fail with an error of this code."""
+    fail(client, "aggregate", code, {"times": 1})
+
+
+def fail(client: MongoClient[Any], command: str, code: int, mode: Any) -> None:
+    """Let commands of this name fail with an error of this code."""
+    fault = {"errorCode": code, "failCommands": [command]}
+    client.admin.command("configureFailPoint", "failCommand", mode=mode, data=fault)
 
 
 def text(key: Any) -> str:

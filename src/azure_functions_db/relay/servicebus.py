@@ -81,7 +81,8 @@ class Entity:
         yield Finding("relay", "ok", f"{self._sender.entity_name} answers")
         batches = "a batch for each row" if self._partitioned else "rows share batches"
         yield Finding("relay order", "ok", f"the changes of a row are one session, and {batches}")
-        yield Finding("relay size", "ok", f"batches and events up to {largest:,} bytes")
+        alone = self._largest_alone or largest
+        yield Finding("relay size", "ok", f"batches up to {largest:,} bytes, an event alone up to {alone:,}")
 
     def close(self) -> None:
         """Close the sender and its client."""
@@ -106,12 +107,16 @@ class Entity:
                 self._sender.send_messages(batch, timeout=delivery.send_seconds)
                 delivery.confirm(taken)
 
+    @property
+    def _largest_alone(self) -> int | None:
+        # The client knows what the link takes but has no public name for it; without it the service will tell.
+        return getattr(self._sender, "_max_message_size_on_link", 0) or None
+
     def _send_alone(self, message: Message, delivery: Delivery) -> None:
         """Send a message that fits into no batch: a premium namespace takes larger ones alone."""
         from azure.servicebus.exceptions import MessageSizeExceededError
 
-        # The client knows what the link takes but has no public name for it; without it the service will tell.
-        limit = getattr(self._sender, "_max_message_size_on_link", 0) or None
+        limit = self._largest_alone
         if limit is not None and len(message.body) > limit:
             delivery.refuse(message, TooLargeError(message, limit, "Service Bus"))
             return

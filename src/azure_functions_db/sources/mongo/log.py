@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bson import Timestamp
 from bson.errors import BSONError
-from pymongo import errors
+from pymongo import ReadPreference, errors
 from pymongo.read_concern import ReadConcern
 
 from azure_functions_db.core.errors import (
@@ -51,6 +51,8 @@ EVERY: Final = "*"
 # For so long the server waits for changes before it says that there are none.
 _AWAIT_MILLISECONDS: Final = 20
 _ATTEMPTS: Final = 10
+# The members of a set tell each other every two seconds how late it is.
+_HEARTBEATS_SECONDS, _PAUSE_SECONDS = 5.0, 0.25
 _MAJORITY: Final = ReadConcern("majority")
 _OPERATIONS: Final[Mapping[str, Operation]] = {
     "insert": "insert",
@@ -67,9 +69,9 @@ _TIME: Final = re.compile(r"(?P<seconds>\d{1,10}):(?P<increment>\d{1,10})")
 _TOO_LARGE: Final = 10334
 _NO_IMAGE: Final = 47
 _FATAL: Final = 280
-_BEYOND_NOW: Final = 72
+_INVALID_OPTIONS: Final = 72
 # History that is gone, a token that is not found, and tokens that nobody could have written.
-_LOST: Final = frozenset({15, 260, _FATAL, 286, 40647, 40649, 50811, _BEYOND_NOW})
+_LOST: Final = frozenset({15, 136, 260, _FATAL, 286, 40647, 40649, 50811})
 _FORBIDDEN: Final = frozenset({13, 8000})
 # Stages and options that the server does not know, rights, views, a server without a log.
 _DEFINITION: Final = frozenset({2, 9, 13, 14, 18, 20, 26, 59, 73, 115, 166, 167, 168, 8000, 40324, 40415, 40573, 40602})
@@ -115,6 +117,8 @@ class MongoLog:
 
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
         """Return the next documents in the order of their ids; of all collections one after the other."""
+        if not isinstance(after, dict | None):
+            raise _no_position()
         if after is None and position.get("replaced"):
             # What the collection held before went with it, and no change tells of that.
             gone = Change("truncate", f"{position['value']} to", {}, None, metadata={"collection": table})
@@ -123,7 +127,7 @@ class MongoLog:
             name = (after or {}).get("collection") or self._first_of(table)
             if name is None:
                 return RowsPage([], position, None)
-            ids, documents = self._page(name, after, limit, session)
+            ids, documents = once_known(lambda: self._page(name, after, limit, session))
             following = self._following(name, table, ids, limit)
         metadata, prefix = {"collection": name, "snapshot": True}, f"snapshot {position['value']} {name}"
         changes = [
@@ -156,7 +160,7 @@ class MongoLog:
     def now(self) -> Timestamp:
         """Return the newest moment that a majority of the servers has seen: it cannot be taken back."""
         with self.client.start_session() as session:
-            name = self.options.collection or "system.views"
+            name = self.options.collection or "any"  # whether it is there makes no difference
             self.database.get_collection(name, read_concern=_MAJORITY).find_one({}, {"_id": 1}, session=session)
             if session.operation_time is None:
                 raise SourceConfigurationError("The server keeps no log of changes: it has to be a replica set")
@@ -178,7 +182,7 @@ class MongoLog:
         try:
             _OpenStream(self, position, 1).close()
         except errors.OperationFailure as error:
-            if error.code not in _LOST:
+            if not _is_lost(error.code, str(error)):
                 raise
             return False
         return True
@@ -201,15 +205,8 @@ class MongoLog:
     ) -> tuple[list[Any], list[tuple[Any, Document | None]]]:
         """Return the ids of a page, and those of its documents that the pipeline lets through."""
         collection = self.database.get_collection(name, read_concern=_MAJORITY)
-        # Compared as an expression, an id of one type stands before or after those of all others.
-        beyond = [{"$gt": ["$_id", {"$literal": revived(after["id"])}]}] if after and "id" in after else []
-        found = collection.find(
-            {"$expr": {"$and": beyond}} if beyond else {},
-            None if not self.options.pipeline else {"_id": 1},
-            session=session,
-            batch_size=limit,
-        )
-        with found:
+        fields = {"_id": 1} if self.options.pipeline else None
+        with collection.find(_beyond(after), fields, session=session, batch_size=limit) as found:
             documents = list(found.sort("_id", 1).limit(limit))
         ids = [document["_id"] for document in documents]
         if not self.options.pipeline or not ids:
@@ -247,7 +244,9 @@ class MongoLog:
 
     def collections(self) -> list[str]:
         """Return the collections that change streams tell of, in the order of their names."""
-        found = self.database.list_collections(filter={"type": "collection"})
+        # A follower may not know the newest ones yet, and a listing does not wait.
+        database = self.database.with_options(read_preference=ReadPreference.PRIMARY)
+        found = database.list_collections(filter={"type": "collection"})
         return sorted(each["name"] for each in found if not each["name"].startswith("system."))
 
     def watched(self) -> list[str]:
@@ -298,9 +297,9 @@ class _OpenStream:
         self.has_moved = False
         """Whether the position is behind an event, be it one that is not handed out."""
         self._session: ClientSession = log.client.start_session()
-        self._splits = bool(position.get("split"))
+        self._splits = False
         try:
-            self._stream = self._split_if_too_large(self._opened)
+            self._stream = once_known(lambda: self._split_if_too_large(self._opened))
         except BaseException:
             self._session.end_session()
             raise
@@ -360,7 +359,7 @@ class _OpenStream:
         try:
             return read()
         except errors.OperationFailure as error:
-            if error.code != _TOO_LARGE or self._splits:
+            if self._splits or not _wants_fragments(error):
                 raise
         self._splits = True
         self._stream = self._opened()
@@ -394,9 +393,14 @@ class _OpenStream:
         position = _written(event["_id"], event.get("clusterTime") or self._session.operation_time)
         if event["operationType"] == "invalidate":
             position["invalidated"] = True
-        if "splitEvent" in event:
-            position["split"] = True
         return position
+
+
+def _beyond(after: Any) -> dict[str, Any]:
+    """Return the filter for documents behind one; as an expression, it compares ids of different types, too."""
+    if after is None or "id" not in after:
+        return {}
+    return {"$expr": {"$gt": ["$_id", {"$literal": revived(after["id"])}]}}
 
 
 # Positions.
@@ -418,18 +422,17 @@ def time_of(position: LogPosition) -> Timestamp:
 
 def parsed(text: str) -> LogPosition:
     """Return a position that somebody has typed: a resume token, ``seconds:increment``, or a time with its zone."""
-    if found := _TIME.fullmatch(text):
-        return at_time(Timestamp(int(found["seconds"]), int(found["increment"])))
-    if re.fullmatch(r"(?:[0-9A-Fa-f]{2}){9,}", text) or text.startswith("{"):
-        position = {"value": text}
-        _start(position)
-        return position
-    try:
+    with suppress(ValueError, OverflowError, PollerError):
+        if found := _TIME.fullmatch(text):
+            return at_time(Timestamp(int(found["seconds"]), int(found["increment"])))
+        if re.fullmatch(r"(?:[0-9A-Fa-f]{2}){9,}", text) or text.startswith("{"):
+            # Nobody says whether it is that of an invalidation, behind which only one way leads; it leads behind all.
+            position = {"value": text, "invalidated": True}
+            _start(position)
+            return position
         moment = dt.datetime.fromisoformat(text)
         if moment.tzinfo is not None:
             return at_time(Timestamp(int(moment.timestamp()), 0))
-    except (ValueError, OverflowError):
-        pass
     raise SourceConfigurationError(
         f'{text!r} is no position: it is "now", a resume token, seconds:increment, or a time with its zone '
         "such as 2026-11-16T12:00:00Z"
@@ -445,9 +448,9 @@ def _written(token: Mapping[str, Any], moment: Timestamp | None) -> LogPosition:
 def _start(position: LogPosition) -> dict[str, Any]:
     """Return how a stream is told where to begin."""
     value = str(position["value"])
-    if found := _TIME.fullmatch(value):
-        return {"start_at_operation_time": Timestamp(int(found["seconds"]), int(found["increment"]) + 1)}
     try:
+        if found := _TIME.fullmatch(value):
+            return {"start_at_operation_time": Timestamp(int(found["seconds"]), int(found["increment"]) + 1)}
         token = revived(json.loads(value)) if value.startswith("{") else {"_data": value}
     except (ValueError, TypeError, RecursionError):
         raise _no_position() from None
@@ -500,8 +503,10 @@ def _document(found: Any) -> Document | None:
 
 def _check_whole(event: Mapping[str, Any]) -> None:
     missing = [name for name in ("operationType",) if name not in event]
+    if event.get("operationType") in _OPERATIONS:
+        missing += ["ns"] if "ns" not in event else []
     if event.get("operationType") in {"insert", "update", "replace", "delete"}:
-        missing += [name for name in ("ns", "documentKey") if name not in event]
+        missing += ["documentKey"] if "documentKey" not in event else []
     if missing:
         raise SourceConfigurationError(f"pipeline= takes {', '.join(missing)} out of events, which are needed")
 
@@ -546,14 +551,30 @@ def probe(log: MongoLog) -> str | None:
 
 def waiting(log: MongoLog, position: LogPosition, most: int) -> tuple[int, dt.datetime | None]:
     """Return how many changes follow a position, up to so many, and when the first of them was committed."""
-    options = replace(log.options, full_document="off", full_document_before_change="off")
-    reader = MongoLog(log.source, log.client, replace(options, snapshot="never"))
+    reader = MongoLog(log.source, log.client, replace(log.options, snapshot="never"))
     try:
         changes = reader.changes(position, most).changes
     finally:
         reader.close()
     first = changes[0].metadata.get("committed_at") if changes else None
     return len(changes), first
+
+
+def once_known(read: Callable[[], T]) -> T:
+    """Read what lies at a time that the server does not know yet: a follower hears of it within seconds."""
+    until = time.monotonic() + _HEARTBEATS_SECONDS
+    while True:
+        try:
+            return read()
+        except errors.OperationFailure as error:
+            if error.code != _INVALID_OPTIONS or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _wants_fragments(error: errors.OperationFailure) -> bool:
+    """Tell whether an event is too large to be sent at once, or the position lies behind one that was."""
+    return error.code == _TOO_LARGE or (error.code == _FATAL and "split event" in str(error))
 
 
 @contextmanager
@@ -571,6 +592,12 @@ def reading(source: str) -> Iterator[None]:
     raise error from masked_error(cause)
 
 
+def _is_lost(code: int | None, says: str) -> bool:
+    if code == _INVALID_OPTIONS:
+        return "clusterTime" in says
+    return (code in _LOST or "resume token" in says) and "modified by the pipeline" not in says
+
+
 def _words(error: Exception) -> str:
     return masked_words(error).partition(", full error:")[0]
 
@@ -584,7 +611,7 @@ def _translated(source: str, error: Exception) -> PollerError:
             'choose "whenAvailable"',
             source=source,
         )
-    if (code in _LOST or "resume token" in says) and "modified by the pipeline" not in says:
+    if _is_lost(code, says):
         return PositionLostError(
             f"Source {source!r}: the servers no longer have what follows the position: {says} ({code})", source=source
         )
