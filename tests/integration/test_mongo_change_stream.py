@@ -416,7 +416,7 @@ def test_after_a_loss_the_stream_can_go_on_with_the_oldest_that_is_left(shop: Da
     assert mirror.checkpoint["cursor"]["gap"]["to"].count(":") == 1
 
 
-@pytest.mark.parametrize("token", ["FFFF" * 5, "82" + "FF" * 20, "{}", '{"_data": 5}'])
+@pytest.mark.parametrize("token", ["FFFF" * 5, "82" + "FF" * 20, '{"_data": 5}'])
 def test_a_token_that_no_server_could_have_given_is_a_lost_position(
     shop: Database[Any], new_mirror: Any, token: str
 ) -> None:
@@ -463,6 +463,8 @@ def test_the_position_behind_a_dropped_collection_can_be_typed(shop: Database[An
     [
         {"value": "5:5", "time": "soon"},
         {"value": "{nothing"},
+        {"value": "{}"},
+        {"value": ""},
         {"value": "5:5", "snapshot": {"table": "items", "after": 5}},
         {"value": "5:9999999999"},
     ],
@@ -505,7 +507,7 @@ def test_a_lost_connection_is_told_as_passing_and_nothing_is_missed(
 ) -> None:
     with mongo_stage.front(request.node.nodeid) as front, MongoClient[Any](front.uri) as client:
         client.drop_database("shop")
-        mirror = Mirror(front.uri, client_options={"serverSelectionTimeoutMS": 500})
+        mirror = Mirror(front.uri, client_options={"serverSelectionTimeoutMS": 2000})
         mirror.drain()
         client["shop"]["items"].insert_many([{"_id": number} for number in range(5)])
         with mirror.reading() as reader:

@@ -210,9 +210,11 @@ def _held(client: MongoClient[Any]) -> dict[tuple[str, str], Any]:
 
 
 def _oldest(client: MongoClient[Any]) -> tuple[int, int]:
-    found = client["local"]["oplog.rs"].find_one({}, sort=[("$natural", 1)])
-    assert found is not None
-    return found["ts"].time, found["ts"].inc
+    while True:
+        with suppress(PyMongoError):  # it is thrown away while it is read
+            found = client["local"]["oplog.rs"].find_one({}, sort=[("$natural", 1)])
+            assert found is not None
+            return found["ts"].time, found["ts"].inc
 
 
 def _position(mirror: Mirror) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import re
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -29,6 +29,7 @@ from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pymongo import MongoClient
     from pymongo.change_stream import ChangeStream
@@ -51,6 +52,10 @@ EVERY: Final = "*"
 # For so long the server waits for changes before it says that there are none.
 _AWAIT_MILLISECONDS: Final = 20
 _ATTEMPTS: Final = 10
+# Below this share of the log's length the position may be gone before the poller has read on.
+_SHORT_OF_TIME: Final = 0.25
+# A log that has only just begun has lost nothing yet.
+_SHORT: Final = 600.0
 # The members of a set tell each other every two seconds how late it is.
 _HEARTBEATS_SECONDS, _PAUSE_SECONDS = 5.0, 0.25
 _MAJORITY: Final = ReadConcern("majority")
@@ -66,12 +71,14 @@ _OPERATIONS: Final[Mapping[str, Operation]] = {
 _SILENT: Final = frozenset({"dropDatabase", "invalidate"})
 _TIME: Final = re.compile(r"(?P<seconds>\d{1,10}):(?P<increment>\d{1,10})")
 
+# The log has thrown away what was just being read.
+_ROLLED_AWAY: Final = 136
 _TOO_LARGE: Final = 10334
 _NO_IMAGE: Final = 47
 _FATAL: Final = 280
 _INVALID_OPTIONS: Final = 72
 # History that is gone, a token that is not found, and tokens that nobody could have written.
-_LOST: Final = frozenset({15, 136, 260, _FATAL, 286, 40647, 40649, 50811})
+_LOST: Final = frozenset({15, _ROLLED_AWAY, 260, _FATAL, 286, 40647, 40649, 50811})
 _FORBIDDEN: Final = frozenset({13, 8000})
 # Stages and options that the server does not know, rights, views, a server without a log.
 _DEFINITION: Final = frozenset({2, 9, 13, 14, 18, 20, 26, 59, 73, 115, 166, 167, 168, 8000, 40324, 40415, 40573, 40602})
@@ -100,6 +107,8 @@ class MongoLog:
         self.client = client
         self.options = options
         self.database = client.get_database(options.database)
+        self.table = options.collection or EVERY
+        """What is read before the stream."""
         self._open: _OpenStream | None = None
         self._expected: LogPosition | None = None
 
@@ -108,7 +117,7 @@ class MongoLog:
     def begin(self, *, anew: bool) -> LogPosition:
         """Fix where the stream begins: right after a moment that a majority of the servers has seen."""
         wants_rows = self.options.on_position_lost == "snapshot" if anew else self.options.snapshot != "never"
-        with reading(self.source.name):
+        with self.reading():
             if wants_rows:
                 return at_time(self.now())
             if anew:
@@ -123,7 +132,7 @@ class MongoLog:
             # What the collection held before went with it, and no change tells of that.
             gone = Change("truncate", f"{position['value']} to", {}, None, metadata={"collection": table})
             return RowsPage([gone], position, {"collection": table})
-        with reading(self.source.name), self.seeing(position) as session:
+        with self.reading(), self.seeing(position) as session:
             name = (after or {}).get("collection") or self._first_of(table)
             if name is None:
                 return RowsPage([], position, None)
@@ -139,7 +148,7 @@ class MongoLog:
     def changes(self, position: LogPosition, limit: int) -> LogPage:
         """Return the changes after a position."""
         try:
-            with reading(self.source.name):
+            with self.reading():
                 return self._changes(position, limit)
         except BaseException:
             # What was taken so far is lost with the page: whoever tries again begins where the position is.
@@ -169,7 +178,7 @@ class MongoLog:
     def _oldest(self) -> LogPosition:
         """Return the oldest position that can be read from; now, where this login may not look at the log."""
         for attempt in range(_ATTEMPTS):
-            oldest = oplog_bound(self.client, 1)
+            oldest, _ = self.bounds()
             if oldest is None:
                 break
             # What is oldest now may be thrown away the next moment: a little later is safer each time.
@@ -197,6 +206,57 @@ class MongoLog:
         with self.client.start_session() as session:
             session.advance_operation_time(time_of(position))
             yield session
+
+    # For operators; nothing is consumed.
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Raise errors that a poller knows in place of the driver's."""
+        return reading(self.source.name)
+
+    def refusal(self) -> str | None:
+        """Open the stream and look for a document; return why the server refuses, None where it does not."""
+        try:
+            _OpenStream(self, at_time(self.now()), 1).close()
+        except errors.OperationFailure as error:
+            if error.code not in _FORBIDDEN:
+                raise
+            return _words(error)
+        return None
+
+    def waiting(self, position: LogPosition, most: int) -> tuple[int, dt.datetime | None]:
+        """Return how many changes follow a position, up to so many, and when the first of them was committed."""
+        with closing(MongoLog(self.source, self.client, replace(self.options, snapshot="never"))) as reader:
+            changes = reader.changes(position, most).changes
+        return len(changes), changes[0].metadata.get("committed_at") if changes else None
+
+    def bounds(self) -> tuple[Timestamp | None, Timestamp | None]:
+        """Return the times of the oldest and the newest entry of the log; None where this login may not read it."""
+        return self._bound(1), self._bound(-1)
+
+    def _bound(self, direction: Literal[1, -1]) -> Timestamp | None:
+        for _ in range(_ATTEMPTS):
+            try:
+                entry = self.client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", direction)])
+            except errors.OperationFailure as error:
+                if error.code != _ROLLED_AWAY:
+                    break
+            else:
+                return None if entry is None else entry.get("ts")
+        return None
+
+    def health(self, position: LogPosition | None) -> StreamHealth:
+        """Return how far behind a position is, and how far from the end of the log."""
+        oldest, newest = self.bounds()
+        moment = None if position is None else time_of(position)
+        if moment is None or not moment.time or oldest is None or newest is None:
+            return StreamHealth()
+        length, left = float(newest.time - oldest.time), float(moment.time - oldest.time)
+        return StreamHealth(
+            lag_seconds=max(0.0, float(newest.time - moment.time)),
+            last_commit_at=moment.as_datetime(),
+            details={"log_retention_seconds": length, "retention_left_seconds": left},
+            warning=_warning(left, length),
+        )
 
     # The collections.
 
@@ -454,6 +514,8 @@ def _start(position: LogPosition) -> dict[str, Any]:
         token = revived(json.loads(value)) if value.startswith("{") else {"_data": value}
     except (ValueError, TypeError, RecursionError):
         raise _no_position() from None
+    if not (isinstance(token, dict) and token.get("_data")):  # with an empty one the driver would begin now
+        raise _no_position()
     return {"start_after" if position.get("invalidated") else "resume_after": token}
 
 
@@ -518,6 +580,16 @@ def _health(position: LogPosition, *, is_end: bool) -> StreamHealth:
     return StreamHealth(lag_seconds=lag, last_commit_at=committed)
 
 
+def _warning(left: float, length: float) -> str | None:
+    if length < _SHORT:
+        return None
+    if left < 0:
+        return "the servers no longer have what follows the position"
+    if left < _SHORT_OF_TIME * length:
+        return f"the servers keep what the poller has not read for about {left / 3600:.2g} more hours only"
+    return None
+
+
 def _text(key: Any) -> str:
     return json.dumps(extended(key), separators=(",", ":"))
 
@@ -527,37 +599,6 @@ def _or_none(choice: str) -> str | None:
 
 
 # The server.
-
-
-def oplog_bound(client: MongoClient[Any], direction: Literal[1, -1]) -> Timestamp | None:
-    """Return the time of the oldest (1) or newest (-1) entry of the log; None where this login may not read it."""
-    try:
-        entry = client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", direction)])
-    except errors.OperationFailure:
-        return None
-    return None if entry is None else entry.get("ts")
-
-
-def probe(log: MongoLog) -> str | None:
-    """Open the stream and look for a document; return why the server refuses, None where it does not."""
-    try:
-        _OpenStream(log, at_time(log.now()), 1).close()
-    except errors.OperationFailure as error:
-        if error.code not in _FORBIDDEN:
-            raise
-        return _words(error)
-    return None
-
-
-def waiting(log: MongoLog, position: LogPosition, most: int) -> tuple[int, dt.datetime | None]:
-    """Return how many changes follow a position, up to so many, and when the first of them was committed."""
-    reader = MongoLog(log.source, log.client, replace(log.options, snapshot="never"))
-    try:
-        changes = reader.changes(position, most).changes
-    finally:
-        reader.close()
-    first = changes[0].metadata.get("committed_at") if changes else None
-    return len(changes), first
 
 
 def once_known(read: Callable[[], T]) -> T:

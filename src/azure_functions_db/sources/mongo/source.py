@@ -8,7 +8,7 @@ import json
 import os
 import re
 import weakref
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,7 +16,7 @@ from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.types import AdapterCapability, Backlog, Finding, SourceDescriptor
-from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamHealth, StreamReader
+from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,10 +34,6 @@ _BEFORE = ("off", "whenAvailable", "required")
 _MOST_COUNTED = 1000
 _GOODBYE_SECONDS = 0.2
 _DAY = 86_400
-# Below this share of the log's length the position may be gone before the poller has read on.
-_SHORT_OF_TIME = 0.25
-# A log that has only just begun has lost nothing yet.
-_SHORT = 600.0
 _POSITION = re.compile(r"\d{1,10}:\d{1,10}|(?:[0-9A-Fa-f]{2}){9,}|\{.*\}", re.DOTALL)
 _HOSTS = re.compile(r"mongodb(?:\+srv)?://(?:[^@]*@)?(?P<hosts>[^/?]+)", re.IGNORECASE)
 
@@ -114,10 +110,8 @@ class MongoChangeStreamSource:
     @cached_property
     def source_descriptor(self) -> SourceDescriptor:
         """Who this source is; the fingerprint changes when its definition does."""
-        from azure_functions_db.sources.mongo.documents import extended
-
         place = [self._hosts(), self._options["database"], self._options["collection"]]
-        written = json.dumps([_KIND, *place, extended(list(self._options["pipeline"]))])
+        written = json.dumps([_KIND, *place, *self._options["pipeline"]], default=str)
         return SourceDescriptor(self.name, _KIND, f"sha256:{hashlib.sha256(written.encode()).hexdigest()}")
 
     @property
@@ -145,12 +139,11 @@ class MongoChangeStreamSource:
 
     def open(self) -> StreamReader:
         """Begin to read; nothing is asked of the server yet."""
-        from azure_functions_db.sources.mongo.log import EVERY
-
+        log = self._log()
         return StreamReader(
-            self._log(),
+            log,
             kind=_KIND,
-            tables=[self._options["collection"] or EVERY],
+            tables=[log.table],
             snapshot=self._options["snapshot"],
             on_position_lost=self._options["on_position_lost"],
         )
@@ -168,46 +161,33 @@ class MongoChangeStreamSource:
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many changes follow the checkpoint, and the age of the first; before a snapshot, documents."""
-        from azure_functions_db.sources.mongo.log import reading, waiting
-
         place = Place.of(checkpoint)
-        with reading(self.name):
-            log = self._log()
+        with self._asked() as log:
             if place is None and self._options["snapshot"] != "never":
                 return Backlog(sum(log.database[name].estimated_document_count() for name in log.watched()))
             if place is not None and place.is_over:
                 return Backlog(0, "changes", lag_seconds=0.0)
             position = log.begin(anew=False) if place is None else place.position
-            count, first = waiting(log, position, _MOST_COUNTED)
+            count, first = log.waiting(position, _MOST_COUNTED)
         lag = 0.0 if first is None else max(0.0, (dt.datetime.now(dt.UTC) - first).total_seconds())
         return Backlog(count, "changes", is_more=count == _MOST_COUNTED, lag_seconds=lag)
 
     def report(self, checkpoint: CheckpointJson) -> Sequence[Fact]:
         """Return how far behind the checkpoint is, and how long the servers keep what follows it."""
-        from azure_functions_db.sources.mongo.log import oplog_bound, reading, time_of
-
         place = Place.of(checkpoint)
-        with reading(self.name):
-            oldest, newest = (oplog_bound(self._log().client, direction) for direction in (1, -1))
-        moment = None if place is None else time_of(place.position)
-        return [_health(moment if moment and moment.time else None, oldest, newest)]
+        with self._asked() as log:
+            return [log.health(None if place is None else place.position)]
 
     def examine(self) -> list[Finding]:
         """Return what an operator should know: the kind of server, rights, the length of its log, images."""
-        from azure_functions_db.sources.mongo.log import reading
-
-        with reading(self.name):
-            log = self._log()
+        with self._asked() as log:
             return list(_examined(log))
 
     checkup = examine
 
     def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
         """Turn images on where they are wanted and off; return the commands."""
-        from azure_functions_db.sources.mongo.log import reading
-
-        with reading(self.name):
-            log = self._log()
+        with self._asked() as log:
             names = _without_images(log, log.watched()) if _wants_images(log.options) else []
             for name in () if dry_run else names:
                 log.database.command("collMod", name, changeStreamPreAndPostImages={"enabled": True})
@@ -219,12 +199,9 @@ class MongoChangeStreamSource:
 
     def show_stream(self) -> Mapping[str, Any]:
         """Return what streams are read from: the server, its log, and which collections keep images."""
-        from azure_functions_db.sources.mongo.log import oplog_bound, reading
-
-        with reading(self.name):
-            log = self._log()
+        with self._asked() as log:
             hello = log.client.admin.command("hello")
-            oldest, newest = (oplog_bound(log.client, direction) for direction in (1, -1))
+            oldest, newest = log.bounds()
             watched = log.watched()
             without = _without_images(log, watched)
             version = log.client.server_info()["version"]
@@ -246,12 +223,10 @@ class MongoChangeStreamSource:
 
     def parse(self, text: str) -> CheckpointJson:
         """Return the checkpoint of a position that somebody has typed: a token, a time, "now" or "beginning"."""
-        from azure_functions_db.sources.mongo.log import reading
-
         if text.strip() == "beginning":
             return {}
-        with reading(self.name):
-            return Place(self._log().started_at(text.strip())).checkpoint(_KIND)
+        with self._asked() as log:
+            return Place(log.started_at(text.strip())).checkpoint(_KIND)
 
     @staticmethod
     def revived(row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:  # noqa: ARG004 - all of it fits
@@ -262,6 +237,13 @@ class MongoChangeStreamSource:
 
     def __repr__(self) -> str:
         return f"MongoChangeStreamSource({self.name!r})"
+
+    @contextmanager
+    def _asked(self) -> Iterator[MongoLog]:
+        """Give what asks the server; what goes wrong there becomes an error that a poller knows."""
+        log = self._log()
+        with log.reading():
+            yield log
 
     def _log(self) -> MongoLog:
         try:
@@ -321,8 +303,6 @@ def _close(client: MongoClient[Any]) -> None:
 
 
 def _examined(log: MongoLog) -> Iterator[Finding]:
-    from azure_functions_db.sources.mongo.log import oplog_bound
-
     server = _server(log)
     yield server
     if server.grade == "error":
@@ -332,7 +312,7 @@ def _examined(log: MongoLog) -> Iterator[Finding]:
     if rights.grade == "error":
         return
     watched = log.watched()
-    yield _retention(oplog_bound(log.client, 1), oplog_bound(log.client, -1))
+    yield _retention(*log.bounds())
     if _wants_images(log.options):
         yield from (_images(log, name) for name in _without_images(log, watched))
     yield from _collections(log, watched)
@@ -354,9 +334,7 @@ def _server(log: MongoLog) -> Finding:
 
 def _rights(log: MongoLog) -> Finding:
     """Open the stream and look for a document, which consumes nothing."""
-    from azure_functions_db.sources.mongo.log import probe
-
-    refusal = probe(log)
+    refusal = log.refusal()
     if refusal is not None:
         return Finding(
             "rights", "error", f"this login may not read the changes: {refusal}", 'db.grantRolesToUser("…", ["read"])'
@@ -425,28 +403,6 @@ def _without_images(log: MongoLog, names: Sequence[str]) -> list[str]:
 def _images_on(name: str) -> str:
     command = {"collMod": name, "changeStreamPreAndPostImages": {"enabled": True}}
     return f"db.runCommand({json.dumps(command, ensure_ascii=False)})"
-
-
-def _health(moment: Timestamp | None, oldest: Timestamp | None, newest: Timestamp | None) -> StreamHealth:
-    committed = None if moment is None else moment.as_datetime()
-    length = None if oldest is None or newest is None else float(newest.time - oldest.time)
-    left = None if moment is None or oldest is None else float(moment.time - oldest.time)
-    return StreamHealth(
-        lag_seconds=None if moment is None or newest is None else max(0.0, float(newest.time - moment.time)),
-        last_commit_at=committed,
-        details={"log_retention_seconds": length, "retention_left_seconds": left},
-        warning=_warning(left, length),
-    )
-
-
-def _warning(left: float | None, length: float | None) -> str | None:
-    if left is None or length is None or length < _SHORT:
-        return None
-    if left < 0:
-        return "the servers no longer have what follows the position"
-    if left < _SHORT_OF_TIME * length:
-        return f"the servers keep what the poller has not read for about {left / 3600:.2g} more hours only"
-    return None
 
 
 # Arguments.
