@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, connection_at
+from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, connection_at
 from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
 from azure_functions_db.relay.handler import PerProcess
 

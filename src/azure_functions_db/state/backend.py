@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import unquote
 
+from azure_functions_db.core.config import encoded_app, encoded_name
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.names import encoded_app, encoded_name
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -88,6 +88,22 @@ class CarryingBackend(Protocol):
 
     def claim(self, name: DocumentName, origin: Version) -> bool:
         """Mark the older document as this app's; False where it has changed or somebody else was faster."""
+
+
+@runtime_checkable
+class PlacedBackend(Protocol):
+    """A place that is made on first use, and can tell whether it has been."""
+
+    def missing_place(self) -> str | None:
+        """Return what is not there, such as "container orders"; None where it is."""
+
+
+@runtime_checkable
+class ForgettingBackend(Protocol):
+    """A place from which a document can be removed."""
+
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
 
 
 @runtime_checkable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import HandlerError, PollerError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined, Stage
+from azure_functions_db.trigger.batch import Search
 from azure_functions_db.trigger.handler import named_rows
-from azure_functions_db.trigger.poison import Search
 from azure_functions_db.trigger.tick import HandledPartly, Tick
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.ports import QuarantineSink
     from azure_functions_db.core.types import FetchResult, Position
-    from azure_functions_db.trigger.batch import Batch, Checkpoint
+    from azure_functions_db.trigger.batch import Batch, Checkpoint, Reason
     from azure_functions_db.trigger.events import RowChange
-    from azure_functions_db.trigger.poison import Reason
 
 # A row that shows the handler to work may lie behind many rows of other partitions.
 _PAGES_TO_WITNESS = 100
@@ -158,14 +157,12 @@ class IsolatingTick(Tick):
 
     def _note(self, batch: Batch, checkpoint: Checkpoint) -> None:
         """Write notes beside the unmoved position."""
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint.json, last=False), batch.id)
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint.stored, last=False), batch.id)
         batch.before = checkpoint
 
     def _remember(self, batch: Batch, checkpoint: Checkpoint) -> None:
-        """Write the count of attempts beside the unmoved position; failing at that is told, not raised."""
-        counted = checkpoint.noting(failed_attempts=batch.attempts)
-        with suppress(PollerError):
-            self._stage(Stage.COMMIT, lambda: self.lease.commit(counted.json, last=True), batch.id)
+        """Have the count of attempts written with the failure that is about to be raised."""
+        self._unmoved = checkpoint.noting(failed_attempts=batch.attempts)
 
     def _go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Remember what was digested: it may be the witness that is wanted."""

@@ -260,6 +260,11 @@ class MongoLog:
 
     # The collections.
 
+    def document(self, name: str, key: Any) -> Document | None:
+        """Return a document by its id."""
+        found = self.database.get_collection(name, read_concern=_MAJORITY).find_one({"_id": {"$eq": key}})
+        return _document(found)
+
     def _page(
         self, name: str, after: Any, limit: int, session: ClientSession
     ) -> tuple[list[Any], list[tuple[Any, Document | None]]]:

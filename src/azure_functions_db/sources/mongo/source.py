@@ -228,6 +228,13 @@ class MongoChangeStreamSource:
         with self._asked() as log:
             return Place(log.started_at(text.strip())).checkpoint(_KIND)
 
+    def current_row(self, key: Mapping[str, Any]) -> RawRecord | None:
+        """Return the document of a key as it is now; None where it is gone."""
+        if self._options["collection"] is None:
+            raise SourceConfigurationError("A key does not tell its collection: look in the database", source=self.name)
+        with self._asked() as log:
+            return log.document(self._options["collection"], key.get("_id"))
+
     @staticmethod
     def revived(row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:  # noqa: ARG004 - all of it fits
         """Return the document that an event's JSON holds, with values of MongoDB's types."""
