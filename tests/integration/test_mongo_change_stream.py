@@ -209,6 +209,14 @@ def test_a_quarantined_document_is_replayed_with_its_types(shop: Database[Any], 
     assert (replayed.after, replayed.pk, replayed.event_id) == (DOCUMENT, {"_id": ID}, row.event_id)
 
 
+def test_a_single_document_is_looked_up_as_it_is_now(shop: Database[Any], new_mirror: Any) -> None:
+    shop["items"].insert_one(DOCUMENT)
+    source = new_mirror().source
+    assert (source.current_row({"_id": ID}), source.current_row({"_id": {"$gt": 1}})) == (DOCUMENT, None)
+    with pytest.raises(SourceConfigurationError, match="collection"):
+        new_mirror(collection=None).source.current_row({"_id": ID})
+
+
 # The snapshot.
 
 
