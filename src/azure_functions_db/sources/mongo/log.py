@@ -23,7 +23,7 @@ from azure_functions_db.core.errors import (
     masked_error,
 )
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.types import Change
+from azure_functions_db.core.types import Change, OpenChange
 from azure_functions_db.sources.mongo.documents import Document, extended, revived
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
@@ -357,10 +357,10 @@ class _OpenStream:
         self._log = log
         self._batch_size = batch_size
         self._start = position
-        self.position: LogPosition = dict(position)
-        """Behind the last event."""
         self.has_moved = False
         """Whether the position is behind an event, be it one that is not handed out."""
+        self._position: LogPosition = dict(position)
+        self._last: Mapping[str, Any] | None = None
         self._session: ClientSession = log.client.start_session()
         self._splits = False
         try:
@@ -378,11 +378,18 @@ class _OpenStream:
         if event is None:
             return None
         _check_whole(event)
-        self.position = self._behind(event)
+        self._last = event
         self.has_moved = True
         if event["operationType"] == "invalidate":
             self._reopen()
         return event
+
+    @property
+    def position(self) -> LogPosition:
+        """Behind the last event."""
+        if self._last is not None:  # put into words once for a page
+            self._position, self._last = self._behind(self._last), None
+        return self._position
 
     def is_worth_a_write(self) -> bool:
         """Move on though nothing has changed, once that alone is worth a checkpoint."""
@@ -391,7 +398,7 @@ class _OpenStream:
             return False
         idle = moment.time - time_of(self._start).time
         if idle >= self._log.options.idle_seconds:
-            self.position = self._start = _written(token, moment)
+            self._position = self._start = _written(token, moment)
             return True
         return False
 
@@ -434,7 +441,7 @@ class _OpenStream:
         """Go on behind the end of a collection that the pipeline has kept from us."""
         token = self._stream.resume_token
         if token is not None:
-            self.position = _written(token, self._session.operation_time) | {"invalidated": True}
+            self._position, self._last = _written(token, self._session.operation_time) | {"invalidated": True}, None
             self.has_moved = True
             self._reopen()
 
@@ -505,9 +512,12 @@ def parsed(text: str) -> LogPosition:
 
 
 def _written(token: Mapping[str, Any], moment: Timestamp | None) -> LogPosition:
+    return {"value": _token_text(token)} | ({} if moment is None else {"time": [moment.time, moment.inc]})
+
+
+def _token_text(token: Mapping[str, Any]) -> str:
     data = token.get("_data")
-    value = data if isinstance(data, str) and len(token) == 1 else json.dumps(extended(token))
-    return {"value": value} | ({} if moment is None else {"time": [moment.time, moment.inc]})
+    return data if isinstance(data, str) and len(token) == 1 else json.dumps(extended(token))
 
 
 def _start(position: LogPosition) -> dict[str, Any]:
@@ -534,16 +544,17 @@ def _no_position() -> SourceConfigurationError:
 
 
 def _change(event: Mapping[str, Any]) -> Change:
-    kind = event["operationType"]
     key = event.get("documentKey")
-    return Change(
-        _OPERATIONS.get(kind, "unknown"),
-        _written(event["_id"], None)["value"],
-        Document() if key is None else Document({"_id": key.get("_id")}),
-        _document(event.get("fullDocument")),
-        _document(event.get("fullDocumentBeforeChange")),
-        metadata=dict(_metadata(event)),
-    )
+    change: Any = OpenChange()
+    change.op = _OPERATIONS.get(event["operationType"], "unknown")
+    change.position = _token_text(event["_id"])
+    change.key = Document() if key is None else Document(_id=key.get("_id"))
+    change.after = _document(event.get("fullDocument"))
+    change.before = _document(event.get("fullDocumentBeforeChange"))
+    change.cursor = None
+    change.metadata = dict(_metadata(event))
+    change.__class__ = Change
+    return change  # type: ignore[no-any-return]
 
 
 def _metadata(event: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -569,6 +580,8 @@ def _document(found: Any) -> Document | None:
 
 
 def _check_whole(event: Mapping[str, Any]) -> None:
+    if "documentKey" in event and "ns" in event and "operationType" in event:
+        return
     missing = [name for name in ("operationType",) if name not in event]
     if event.get("operationType") in _OPERATIONS:
         missing += ["ns"] if "ns" not in event else []
