@@ -144,8 +144,10 @@ def _quarantine(poller: Poller) -> Finding:
 
 def _relays(definition: Definition) -> Iterator[Finding]:
     """Ask the brokers of the relays that a handler names; those it finds in other ways are not seen."""
-    handler = inspect.unwrap(handler_function(definition))
-    for used in inspect.getclosurevars(handler).globals.values():
+    handler = handler_function(definition)
+    if handler is None:
+        return
+    for used in inspect.getclosurevars(inspect.unwrap(handler)).globals.values():
         if isinstance(used, RelayHandler):
             yield from used.checkup()
 

@@ -21,7 +21,6 @@ from azure_functions_db.trigger.handler import PollContext, handled_count, mappe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from azure_functions_db.decorator.composition import Composition
     from azure_functions_db.operations.pollers import Definition
     from azure_functions_db.trigger.events import RowChange
 
@@ -36,21 +35,16 @@ class Handler:
 
 def handler_of(definition: Definition) -> Handler:
     """Return a poller's handler; its other parameters are filled as in the host."""
-    plan = _plan_of(definition)
-    return Handler(partial(plan.deliver, _host_arguments(definition)), inspect.iscoroutinefunction(plan.handler))
-
-
-def handler_function(definition: Definition) -> Callable[..., Any]:
-    """Return the handler as its app has written it."""
-    handler: Callable[..., Any] = _plan_of(definition).handler
-    return handler
-
-
-def _plan_of(definition: Definition) -> Composition:
     plan = poll_composition_of(definition.function.call)
     if plan is None:
         raise AssertionError("a poller of an app has a plan")
-    return plan
+    return Handler(partial(plan.deliver, _host_arguments(definition)), inspect.iscoroutinefunction(plan.handler))
+
+
+def handler_function(definition: Definition) -> Callable[..., Any] | None:
+    """Return the handler as its app has written it; None for a function that no app has."""
+    plan = poll_composition_of(definition.function.call)
+    return None if plan is None else plan.handler
 
 
 def deliver(definition: Definition, events: Sequence[RowChange]) -> None:
