@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.hashdiff.snapshots import BlobSnapshots, SqlSnapshots
     from azure_functions_db.sources.hashdiff.source import HashDiffSource
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.mongo.source import MongoChangeStreamSource
     from azure_functions_db.sources.mysql.source import MySqlBinlogSource
     from azure_functions_db.sources.outbox.source import OutboxSource
     from azure_functions_db.sources.outbox.table import Outbox
@@ -92,6 +93,7 @@ _HOMES = {
     "sources.hashdiff.snapshots": ["BlobSnapshots", "SqlSnapshots"],
     "sources.hashdiff.source": ["HashDiffSource"],
     "sources.keyset.source": ["SqlAlchemySource"],
+    "sources.mongo.source": ["MongoChangeStreamSource"],
     "sources.mysql.source": ["MySqlBinlogSource"],
     "sources.outbox.source": ["OutboxSource"],
     "sources.outbox.table": ["Outbox"],
@@ -202,6 +204,7 @@ __all__ = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MongoChangeStreamSource",
     "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",

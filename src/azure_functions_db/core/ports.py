@@ -187,11 +187,16 @@ class ReadsRanges(Protocol):
 
 
 @runtime_checkable
-class TypesValues(NamesColumns, Protocol):
-    """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
+class RevivesRows(Protocol):
+    """A source whose rows come back from JSON with values of their own types."""
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""
+
+
+@runtime_checkable
+class TypesValues(RevivesRows, NamesColumns, Protocol):
+    """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
 
 
 @runtime_checkable

@@ -125,6 +125,8 @@ def json_safe(value: Any) -> Any:
         return value
     if (written := _TAGGED.get(type(value))) is not None:
         return written[1](value)
+    if (own_form := getattr(type(value), "json_form", None)) is not None:
+        return own_form(value)
     match value:
         case Enum():
             return json_safe(value.value)

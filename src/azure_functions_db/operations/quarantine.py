@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import NamesColumns, ReadsRows, TypesValues
+from azure_functions_db.core.ports import NamesColumns, ReadsRows, RevivesRows
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import parsed_json, retyped
 from azure_functions_db.operations.handler import deliver
@@ -214,7 +214,7 @@ def _rows_in(path: Path) -> list[QuarantinedRow]:
 
 
 def _revived(source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(source.revived(row) if isinstance(source, TypesValues) else row)
+    return dict(source.revived(row) if isinstance(source, RevivesRows) else row)
 
 
 def _definition(entry: Entry) -> Definition:
