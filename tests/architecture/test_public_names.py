@@ -88,6 +88,7 @@ PUBLIC_NAMES = [
     "TableStateStore",
     "WriteError",
     "__version__",
+    "dashboard_blueprint",
     "get_db_metadata",
     "processed_once",
 ]
