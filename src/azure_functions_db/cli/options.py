@@ -81,6 +81,7 @@ SUMMARIES = {
     "run": "Run an app's timer functions on their schedules.",
     "demo": "Show the library at work, on embedded parts.",
     "status": "Show where every poller stands.",
+    "dashboard": "Show every poller in a browser.",
     "inspect": "Show a poller's state document.",
     "doctor": "Examine an app's sources, stores and schedules.",
     "tail": "Show what the next tick would deliver.",

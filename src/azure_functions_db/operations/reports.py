@@ -12,6 +12,9 @@ from azure_functions_db.core import types as known_types
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.core.serializers import json_safe
 
+HIDDEN = {"hidden": True}
+"""The metadata of a field that is not part of the JSON form."""
+
 
 def jsonable(result: Any) -> Any:
     """Return dataclasses as objects, and every value in its JSON form."""
@@ -33,7 +36,8 @@ def without_secrets(plain: Any) -> Any:
 
 def _fields(result: Any) -> Any:
     if is_dataclass(result) and not isinstance(result, type):
-        return {field.name: _fields(getattr(result, field.name)) for field in fields(result)}
+        shown = (field.name for field in fields(result) if not field.metadata.get("hidden"))
+        return {name: _fields(getattr(result, name)) for name in shown}
     if isinstance(result, Mapping):
         return {name: _fields(value) for name, value in result.items()}
     if isinstance(result, Sequence) and not isinstance(result, str | bytes | bytearray):

@@ -23,6 +23,7 @@ from azure_functions_db.sql.failures import (
     is_login_failure,
     is_schema_change,
     is_transient,
+    server_number,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # Syntax errors, unknown names and missing rights: trying again changes nothing.
 _MYSQL_DEFINITION = {1052, 1054, 1064, 1109, 1142, 1143, 1146, 1248, 1305}
+_SQL_SERVER_DEFINITION = {102, 105, 156, 195, 207, 208, 229, 230, 297, 300, 4104, 22104, 22105}
 _DUCKDB_DEFINITION = {"BinderException", "CatalogException", "ParserException", "PermissionException"}
 _SQLITE_DEFINITION = re.compile(
     r"syntax error|no such|unknown database|unrecognized token|incomplete input|ambiguous column", re.IGNORECASE
@@ -73,6 +75,10 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
             raise _translated(source, error) from error
         case SQLAlchemyError():
             raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
+        case OverflowError():  # SQLite's driver raises it as it is
+            raise FetchError(
+                f"Source {source!r}: a value is larger than the database can hold: {error}", source=source
+            ) from error
         case _:
             raise error
 
@@ -115,5 +121,9 @@ def _is_definition_fault(error: DBAPIError) -> bool:
         return bool(_SQLITE_DEFINITION.search(str(cause)))
     if type(cause).__name__ in _DUCKDB_DEFINITION:
         return True
+    if (server := server_number(error)) is not None:
+        return server in _SQL_SERVER_DEFINITION
+    if type(cause).__module__.startswith("mssql_python"):
+        return is_forbidden(error) or is_schema_change(error)
     number = cause.args[0] if cause is not None and cause.args else None
     return number in _MYSQL_DEFINITION or is_schema_change(error)
