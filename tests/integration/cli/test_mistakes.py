@@ -397,7 +397,7 @@ OF_THE_STORE = [
     Mistake(
         "a dead Azurite before a run",
         storing("connection='DEAD', container='state'"),
-        "run",
+        "run --once on_orders",
         r"does not answer at 127\.0\.0\.1:9, is Azurite running\?",
         Code.STATE_UNREACHABLE,
         Exit.UNREACHABLE,
