@@ -419,12 +419,8 @@ class ModelSession:
 
     def create(self, tree: exp.Create) -> None:
         table, columns, key = tree.this.this.name, list(declared(tree)), primary_key(tree)
-        types_ = {each.name: each for each in columns}
         listed = ", ".join(f'"{each.name}" {affinity(each)}{default_of(tree, each.name)}' for each in columns)
         ending = f", PRIMARY KEY ({', '.join(map(quoted, key))})" if key else ""
-        if len(key) == 1 and types_[key[0]].kind in {"INT", "BIGINT"}:
-            # Of SQLite's own kind, so that it numbers rows by itself as an IDENTITY does.
-            ending = ", PRIMARY KEY (" + quoted(key[0]) + ")"
         self.sqlite.execute(f'CREATE TABLE dbo."{table}" ({listed}{ending})')
         for each in (each for each in columns if each.kind == "ROWVERSION"):
             for event in (
@@ -461,14 +457,13 @@ class ModelSession:
     def add_column(self, table: str, name: str, kind: str) -> None:
         new = Declared(name, kind.upper(), -1, 0, is_nullable=True)
         self.sqlite.execute(f'ALTER TABLE dbo."{table}" ADD COLUMN "{name}" {affinity(new)}')
-        key, number = self.model.keys[table], self.number_of(table)
+        number = self.number_of(table)
         self.model.columns[table] = [*self.model.columns[table], new]
         self.sqlite.execute(
             "INSERT INTO sys.columns VALUES (?, ?, ?, ?, 1, -1, 38, 0, NULL, NULL)",
             [number, len(self.model.columns[table]), name, type_number(new)],
         )
         self.sqlite.execute("UPDATE sys.objects SET modify_date = ? WHERE object_id = ?", [f"{uuid.uuid4()}", number])
-        del key
 
     def forget(self, table: str) -> None:
         row = self.sqlite.execute("SELECT object_id FROM sys.objects WHERE name = ?", [table]).fetchone()

@@ -159,10 +159,10 @@ class TrackingServer:
     def _give_back(self, connection: Connection) -> None:
         if connection.invalidated:
             return
-        connection.rollback()
         try:
+            connection.rollback()
             self.engine.dialect.reset_isolation_level(_raw(connection))
-        except self.engine.dialect.loaded_dbapi.Error as error:
+        except Exception as error:  # noqa: BLE001 - pymssql raises what is no error of its own; nobody gets this line again
             connection.invalidate(error)
 
     def asked(self, connection: Connection, statement: str) -> Row[Any] | None:
