@@ -396,6 +396,30 @@ SAME_BYTES = {
     "postgresql": 'k COLLATE "C" = :k',
     "mysql": "CAST(k AS BINARY) = CAST(:k AS BINARY)",
 }
+
+
+def test_keys_that_sqlite_takes_for_the_same_come_page_by_page(sqlite_database: str, provider: EngineProvider) -> None:
+    ddl = "CREATE TABLE items (k text COLLATE NOCASE, v integer)"
+    table = Table(sqlite_database, provider, ddl, ["k"], block_rows=2)
+    for key in ("b", "ab", "Ab", "aB", "AB", "a"):
+        table.run("INSERT INTO items VALUES (:k, 1)", k=key)
+    poller = Poller(table.source)
+    poller.scan(limit=1)
+    assert poller.target.rows == table.rows()
+    assert len(poller.target.told) == 6
+
+
+def test_a_row_behind_many_new_ones_of_its_block_is_not_told_to_be_deleted(lite: Table) -> None:
+    for key in (10, 20, 30, 40):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan()
+    for key in range(11, 20):
+        put(lite, key)
+    assert {change.op for change in poller.scan()} == {"insert"}
+    assert poller.target.rows == lite.rows()
+
+
 # Each family is one key to some collation.
 FAMILIES = [
     ["a", "A", "a ", "A  ", "\u00e1", "A\u0301"],
