@@ -427,7 +427,8 @@ def _revived(kind: type[RowChange], *values: Any) -> RowChange:
 
 
 def _copied(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if not isinstance(row, dict):
+    # A source's own kind of row is copied, too; a foreign one may be what it is only once.
+    if not isinstance(row, dict) or (type(row) is not dict and not hasattr(row, "json_form")):
         return row
     if _CONTAINERS.isdisjoint(map(type, row.values())):
         return row.copy()
