@@ -342,7 +342,8 @@ class RowChange(OpenRowChange):
         twin: Any = OpenRowChange()
         twin._identities, twin._index = self._identities, self._index  # noqa: SLF001 - made here
         twin.op, twin.source, twin.cursor, twin.metadata = self.op, self.source, self.cursor, self.metadata
-        twin.pk, twin.before, twin.after = copy.copy(self.pk), _copied(self.before), _copied(self.after)
+        twin.pk = self.pk.copy() if isinstance(self.pk, dict) else dict(self.pk)
+        twin.before, twin.after = _copied(self.before), _copied(self.after)
         twin.__class__ = type(self)
         return twin  # type: ignore[no-any-return]
 
