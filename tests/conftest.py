@@ -8,8 +8,9 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -141,6 +142,26 @@ def mariadb_database(mariadb_url: str) -> Iterator[str]:
 def sqlite_database(tmp_path: Path) -> str:
     """The URL of a SQLite file that belongs to this test alone."""
     return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture
+def sql_server(tmp_path: Path) -> Iterator[Any]:
+    """A database of SQL Server: of a stand-in, or of the server that `AZFDB_TEST_SQLSERVER_URL` names."""
+    from tests.support.sqlserver import RealServer, running
+
+    if url := os.environ.get("AZFDB_TEST_SQLSERVER_URL"):
+        drop = "ALTER DATABASE {name} SET SINGLE_USER WITH ROLLBACK IMMEDIATE; DROP DATABASE {name}"
+        with temporary_database(url, drop) as database, closing(RealServer(database)) as server:
+            yield server
+        return
+    with running(tmp_path) as model:
+        yield model
+
+
+@pytest.fixture
+def sql_server_database(sql_server: Any) -> str:
+    """The URL of that database."""
+    return str(sql_server.url())
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])

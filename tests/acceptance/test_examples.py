@@ -111,6 +111,24 @@ def test_mysql_mirror(
     assert sql(postgres_database, "SELECT id FROM products") == [(1,)]
 
 
+def test_sqlserver_mirror(sql_server: Any, postgres_database: str, site: dict[str, str], sql: Sql) -> None:
+    sql_server.run((EXAMPLES / "sqlserver_mirror" / "schema.sql").read_text())
+    sql_server.track("products")
+    sql(postgres_database, "CREATE TABLE products (id INT PRIMARY KEY, name VARCHAR(50), price DECIMAL(10, 2))")
+    rows = ", ".join(f"({number}, N'p{number}', {number})" for number in range(1, 1501))
+    sql_server.run(f"INSERT INTO dbo.products (id, name, price) VALUES {rows}")
+    settings = {"SHOP_DB": sql_server.url("pyodbc"), "COPY_DB": postgres_database}
+    with FunctionApp(EXAMPLES / "sqlserver_mirror", settings | site) as app:
+        first = app.invoke("mirror_products", timer=timer())
+        assert first.ok, first.traceback
+        assert sql(postgres_database, "SELECT count(*), max(price) FROM products") == [(1500, 1500)]
+        sql_server.run("UPDATE dbo.products SET price = 0 WHERE id <= 3", "DELETE FROM dbo.products WHERE id > 10")
+        sql_server.run("INSERT INTO dbo.products (id, name, price) VALUES (2000, N'again', 7)")
+        second = app.invoke("mirror_products", timer=timer())
+        assert second.ok, second.traceback
+    assert sql(postgres_database, "SELECT count(*), sum(price) FROM products") == [(11, 56)]
+
+
 def test_mongo_mirror(
     postgres_database: str, mongo_uri: str, site: dict[str, str], sql: Sql, with_schema: Schema
 ) -> None:

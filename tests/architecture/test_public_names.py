@@ -80,6 +80,7 @@ PUBLIC_NAMES = [
     "SourceInUseError",
     "SqlAlchemySource",
     "SqlQuarantine",
+    "SqlServerChangeTrackingSource",
     "SqlSnapshots",
     "SqlStateStore",
     "StateStoreError",

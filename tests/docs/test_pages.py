@@ -19,6 +19,7 @@ DATABASES = {
     "how-to/postgresql-log.md": "postgres_log_database",
     "how-to/mysql.md": "mariadb_database",
     "how-to/mysql-binlog.md": "mariadb_database",
+    "how-to/sql-server-changes.md": "sql_server_database",
 }
 PAGES = {str(page.relative_to(CHECKOUT / "docs")): page for page in pages()}
 

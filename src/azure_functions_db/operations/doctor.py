@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import clock_finding
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import DbError, with_code
 from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
 from azure_functions_db.operations.handler import handler_function
@@ -70,7 +70,7 @@ def _checked(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
     try:
         yield from look()
     except DbError as error:
-        yield Finding(check, "error", str(error))
+        yield Finding(check, "error", with_code(error))
 
 
 def _source(definition: Definition) -> Iterator[Finding]:
