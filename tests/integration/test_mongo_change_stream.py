@@ -189,6 +189,10 @@ def test_every_type_arrives_as_it_is_and_comes_back_from_the_json_of_its_event(
     assert written["after"]["raw"] == {"$binary": {"base64": "AP8=", "subType": "00"}}
     assert MongoChangeStreamSource.revived(written["after"]) == DOCUMENT
     assert event.to_cloudevent()["subject"] == f"_id={ID}"
+    own: Any = event.with_own_rows()
+    assert own.to_json() == event.to_json()
+    own.after["nested"]["empty"]["new"] = 1
+    assert event.after == DOCUMENT
 
 
 def test_a_quarantined_document_is_replayed_with_its_types(shop: Database[Any], new_mirror: Any) -> None:

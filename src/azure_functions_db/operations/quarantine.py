@@ -161,7 +161,8 @@ def event_of(entry: Entry) -> RowChange:
 
 def _retyped(row: QuarantinedRow, source: Any) -> Mapping[str, Any]:
     """Return the event as it was delivered: by the types that were noted with it, else by those of the columns."""
-    if row.types is not None:
+    tells_types_itself = isinstance(source, RevivesRows) and not isinstance(source, NamesColumns)
+    if row.types is not None and not tells_types_itself:
         return dict(retyped(row.event, row.types))
     column = source.cursor_column if isinstance(source, NamesColumns) else "cursor"
     rows = {part: row.event[part] and _revived(source, row.event[part]) for part in ("pk", "before", "after")}

@@ -342,7 +342,8 @@ class RowChange(OpenRowChange):
         twin: Any = OpenRowChange()
         twin._identities, twin._index = self._identities, self._index  # noqa: SLF001 - made here
         twin.op, twin.source, twin.cursor, twin.metadata = self.op, self.source, self.cursor, self.metadata
-        twin.pk, twin.before, twin.after = dict(self.pk), _copied(self.before), _copied(self.after)
+        twin.pk = self.pk.copy() if isinstance(self.pk, dict) else dict(self.pk)
+        twin.before, twin.after = _copied(self.before), _copied(self.after)
         twin.__class__ = type(self)
         return twin  # type: ignore[no-any-return]
 
@@ -427,7 +428,8 @@ def _revived(kind: type[RowChange], *values: Any) -> RowChange:
 
 
 def _copied(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if not isinstance(row, dict):
+    # A source's own kind of row is copied, too; a foreign one may be what it is only once.
+    if not isinstance(row, dict) or (type(row) is not dict and not hasattr(row, "json_form")):
         return row
     if _CONTAINERS.isdisjoint(map(type, row.values())):
         return row.copy()
