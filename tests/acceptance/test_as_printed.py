@@ -1,0 +1,107 @@
+"""README, tutorial and examples as their reader follows them: in an empty folder, with nothing but the built wheel."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.requirements import Requirement
+
+from azure_functions_db import __version__
+from tests.support.typist import Typist, blocks_of, fresh_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    At = Callable[..., Typist]
+
+CHECKOUT = Path(__file__).parents[2]
+README = CHECKOUT / "README.md"
+TUTORIAL = CHECKOUT / "docs" / "tutorial" / "first-poller.md"
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+EXTRAS = ("cli", "postgres", "mysql", "eventhubs", "servicebus")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of an environment into which the README's own commands have installed the library."""
+    # The workers of a run share the folder above theirs: the first one makes it, the others wait.
+    shared = tmp_path_factory.getbasetemp().parent / "fresh-environment"
+    shared.mkdir(exist_ok=True)
+    ready = shared / "variables.json"
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            ready.write_text(json.dumps(installed_as_printed(shared)))
+    variables: dict[str, str] = json.loads(ready.read_text())
+    return variables
+
+
+def installed_as_printed(shared: Path) -> dict[str, str]:
+    extras = [need for extra in EXTRAS for need in PROJECT["optional-dependencies"][extra]]
+    fresh = fresh_environment(shared / "venv", [*PROJECT["dependencies"], *extras, "pytest", "hatchling"])
+    checkout = shared / "checkout"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "src"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in ["README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", *filter(None, files.stdout.split("\0"))]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_bytes((CHECKOUT / name).read_bytes())
+    newcomer = Typist(checkout, fresh)
+    [install] = [block for block in blocks_of(README.read_text()) if "pip wheel" in block.code]
+    newcomer.take(install, README)
+    return newcomer.environment
+
+
+@pytest.fixture
+def at(environment: Mapping[str, str], tmp_path: Path) -> At:
+    """Return a reader in an empty folder, with services of their own."""
+
+    def reader(**own: str) -> Typist:
+        (tmp_path / "empty").mkdir()
+        return Typist(tmp_path / "empty", dict(environment), own)
+
+    return reader
+
+
+def test_what_the_readme_installs_is_this_library(at: At) -> None:
+    newcomer = at()
+    question = "import azure_functions_db as it; print(it.__version__, it.__file__)"
+    newcomer._run(f'python -c "{question}"')
+    version, place = newcomer.printed.split()
+    assert version == __version__
+    assert "fresh-environment" in place
+    newcomer._run("pip show -f azure-functions-db")
+    assert "Location: " in newcomer.printed
+    assert "Editable" not in newcomer.printed
+
+
+def test_the_quickstart(at: At) -> None:
+    newcomer = at()
+    for block in blocks_of(README.read_text()):
+        if "pip wheel" not in block.code:
+            newcomer.take(block, README)
+
+
+def test_every_command_that_installs_the_library_asks_for_this_one() -> None:
+    """Without a version, pip would take what another library has left on the package index."""
+    pages = [README, *sorted((CHECKOUT / "docs").rglob("*.md")), *sorted((CHECKOUT / "examples").rglob("*"))]
+    asked = re.compile(r"(?:pip install[^\n]*?|^)(azure-functions-db(?:\[[\w,]+\])?(?![\w/-])[^\s\"`]*)", re.MULTILINE)
+    found = [(page, name) for page in pages if page.is_file() for name in asked.findall(page.read_text())]
+    wanted = [(page, name) for page, name in found if "moving-from-0-8" not in page.name]
+    assert [(page, name) for page, name in wanted if not asks_for_this_one(Requirement(name))] == []
+    assert len(wanted) > 15
+
+
+def asks_for_this_one(requirement: Requirement) -> bool:
+    return __version__ in requirement.specifier and "0.8.3" not in requirement.specifier
