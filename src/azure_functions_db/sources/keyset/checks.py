@@ -292,12 +292,9 @@ def _ddl(engine: Engine, plan: Plan) -> str:
     columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
     Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
     index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
-<<<<<<< HEAD
     statement = " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
     # Drivers that bind by percent signs want others doubled; whoever types the statement does not.
     return statement.replace("%%", "%") if "format" in engine.dialect.paramstyle else statement
-=======
-    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
 
 
 _WORDS = re.compile(r"tombstone|delet|removed|grave", re.IGNORECASE)
@@ -334,4 +331,3 @@ def _has_key(inspector: Inspector, name: str, plan: Plan) -> bool:
         key in kinds and values.is_whole(kinds[key]) == values.is_whole(plan.shape.types[key])
         for key in plan.definition.pk_columns
     )
->>>>>>> main
