@@ -93,6 +93,10 @@ def test_the_quickstart(at: At) -> None:
             newcomer.take(block, README)
 
 
+def test_the_tutorial(at: At) -> None:
+    at().follow(TUTORIAL)
+
+
 def test_every_command_that_installs_the_library_asks_for_this_one() -> None:
     """Without a version, pip would take what another library has left on the package index."""
     pages = [README, *sorted((CHECKOUT / "docs").rglob("*.md")), *sorted((CHECKOUT / "examples").rglob("*"))]

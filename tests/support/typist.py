@@ -1,6 +1,7 @@
 """Follows a page as its reader does: saves its files, types its commands, compares what is printed.
 
-A block with a title is a file of that name (a further block of the same title goes on where the last one ended).
+A block with a title is a file of that name; a further block of the same title goes on where the last one ended, unless
+it says that it ``replaces`` it.
 A ``console`` block is a terminal: ``$`` begins a command, what stands below it is what it prints, ``…`` stands for
 anything, and ``^C`` at the end for a key that is pressed when all of that has been printed.
 """
@@ -39,6 +40,7 @@ class Block:
     title: str | None
     code: str
     line: int
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def blocks_of(page: str) -> list[Block]:
         title = _TITLE.search(match["rest"])
         lines = [line.removeprefix(match["indent"]) for line in match["code"].splitlines()]
         line = page.count("\n", 0, match.start("code")) + 1
-        found.append(Block(match["kind"], title and title[1], "\n".join(lines) + "\n", line))
+        replaces = match["rest"].endswith(" replaces")
+        found.append(Block(match["kind"], title and title[1], "\n".join(lines) + "\n", line, replaces))
     return found
 
 
@@ -99,13 +102,13 @@ class Typist:
             for command in commands_of(block.code):
                 self.type(command, f"{page}:{block.line}")
         elif block.title:
-            self.save(block.title, block.code)
+            self.save(block.title, block.code, goes_on=not block.replaces)
 
-    def save(self, name: str, content: str) -> None:
+    def save(self, name: str, content: str, *, goes_on: bool) -> None:
         """Write a file, or add to one that the page has begun."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        before = path.read_text() + "\n" if name in self._begun else ""
+        before = path.read_text() + "\n" if goes_on and name in self._begun else ""
         self._begun.add(name)
         path.write_text(before + content)
 
@@ -188,7 +191,8 @@ def fresh_environment(folder: Path, packages: Iterable[str]) -> dict[str, str]:
 
 def _with_all_they_need(packages: Iterable[str]) -> set[str]:
     """Return the names of packages and of all that they require here."""
-    wanted, found = [Requirement(package) for package in packages], {}
+    wanted = [Requirement(package) for package in packages]
+    found: dict[str, set[str]] = {}
     while wanted:
         one = wanted.pop()
         new = one.extras - found.get(one.name, set()) if one.name in found else {"", *one.extras}
