@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
+import secrets
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,14 +15,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
+from sqlalchemy import make_url
 
 from azure_functions_db import __version__
+from tests.acceptance.conftest import EXAMPLES
+from tests.acceptance.host import FunctionApp, served
+from tests.support.broker import running_broker
 from tests.support.typist import Typist, blocks_of, fresh_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     At = Callable[..., Typist]
+    Follow = Callable[..., None]
 
 CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
@@ -95,6 +103,94 @@ def test_the_quickstart(at: At) -> None:
 
 def test_the_tutorial(at: At) -> None:
     at().follow(TUTORIAL)
+
+
+def postgres_of(url: str) -> dict[str, str]:
+    """Return the variables that psql and a URL without a host read."""
+    place = make_url(url)
+    facts = {"HOST": place.host, "PORT": place.port, "USER": place.username, "PASSWORD": place.password}
+    return {f"PG{name}": str(value) for name, value in {**facts, "DATABASE": place.database}.items()}
+
+
+def mariadb_of(url: str, setting: str) -> dict[str, str]:
+    """Return the setting, and what the client is called with in place of a file with the login."""
+    place = make_url(url)
+    login = f"--host={place.host} --port={place.port} --user={place.username} --password={place.password}"
+    calls = {f"mariadb {option}shop": f"mariadb {login} {option}{place.database}" for option in ("", "-t ")}
+    return {setting: url, **calls}
+
+
+@pytest.fixture
+def follow(at: At, site: dict[str, str], environment: Mapping[str, str]) -> Follow:
+    """Follow the README of an example in a copy of its folder; HTTP goes to the real runtime."""
+
+    def follow_example(example: str, *, serves: bool = False, **own: str) -> None:
+        reader = at(**site, **own)
+        shutil.copytree(EXAMPLES / example, reader.folder, dirs_exist_ok=True)
+        page = reader.folder / "README.md"
+        if not serves:
+            reader.follow(page)
+            return
+        python = Path(environment["PATH"].partition(os.pathsep)[0]) / "python"
+        values = next(json.loads(block.code)["Values"] for block in blocks_of(page.read_text()) if block.kind == "json")
+        with FunctionApp(reader.folder, values | reader.own, str(python)) as app, served(app) as address:
+            reader.own = {**reader.own, "localhost:7071": address}
+            reader.follow(page)
+
+    return follow_example
+
+
+def test_every_example_is_followed_here() -> None:
+    named = {path.name for path in EXAMPLES.iterdir() if (path / "function_app.py").exists()}
+    assert named == {
+        *ON_POSTGRES,
+        *SERVED,
+        "quickstart",
+        "postgres_mirror",
+        "postgres_to_mariadb",
+        "mysql_mirror",
+        "relay",
+    }
+
+
+ON_POSTGRES = ("hash_diff", "tombstones", "transactional")
+SERVED = ("async_handlers", "http_api", "outbox", "partitions", "quarantine")
+
+
+@pytest.mark.parametrize("example", ON_POSTGRES)
+def test_an_example_on_postgresql(follow: Follow, postgres_database: str, example: str) -> None:
+    follow(example, **postgres_of(postgres_database))
+
+
+@pytest.mark.parametrize("example", SERVED)
+def test_an_example_that_is_served(follow: Follow, postgres_database: str, example: str) -> None:
+    container = f"state-{secrets.token_hex(8)}"
+    follow(example, serves=True, **postgres_of(postgres_database), STATE_CONTAINER=container)
+
+
+def test_the_example_quickstart(follow: Follow) -> None:
+    follow("quickstart")
+
+
+def test_the_example_postgres_to_mariadb(follow: Follow, postgres_database: str, mariadb_database: str) -> None:
+    follow("postgres_to_mariadb", **postgres_of(postgres_database), **mariadb_of(mariadb_database, "CATALOGUE_DB"))
+
+
+def test_the_example_postgres_mirror(follow: Follow, postgres_log_database: str, mariadb_database: str) -> None:
+    follow("postgres_mirror", **postgres_of(postgres_log_database), **mariadb_of(mariadb_database, "MIRROR_DB"))
+
+
+def test_the_example_mysql_mirror(follow: Follow, postgres_database: str, mariadb_database: str) -> None:
+    follow("mysql_mirror", **postgres_of(postgres_database), **mariadb_of(mariadb_database, "SHOP_DB"))
+
+
+def test_the_example_relay(follow: Follow, postgres_database: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("from tests.support import padding\n\npadding.install()\n")
+    with running_broker(tmp_path) as broker:
+        brokers = {"Events": broker.connection_string, "Bus": broker.connection_string}
+        path = f"{tmp_path}{os.pathsep}{CHECKOUT}"
+        follow("relay", **postgres_of(postgres_database), **brokers, PYTHONPATH=path)
+        assert len(broker.received()) == 201
 
 
 def test_every_command_that_installs_the_library_asks_for_this_one() -> None:

@@ -111,13 +111,19 @@ def test_mysql_mirror(
 
 def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
     url = with_schema(postgres_database, "async_handlers")
-    sql(url, "INSERT INTO accounts VALUES ('ada', 100)")
+    sql(url, "INSERT INTO accounts VALUES ('ada', 100), ('grace', 0)")
     with FunctionApp(EXAMPLES / "async_handlers", {"SHOP_DB": url, **site}) as app:
         assert app.invoke("add_payment", req=http("POST", body={"id": 1, "amount": 5})).ok
         assert app.invoke("get_payment", req=http(route={"id": "1"})).json == {"id": 1, "amount": 5}
         assert "NotFoundError" in (app.invoke("get_payment", req=http(route={"id": "2"})).error or "")
         order = {"from": "ada", "to": "grace", "amount": 30}
         assert app.invoke("transfer", req=http("POST", body=order)).json == {"left": 70}
+        assert app.invoke("transfer", req=http("POST", body=order | {"amount": 71})).status == 409
+        assert app.invoke("transfer", req=http("POST", body=order | {"amount": -71})).status == 400
+        assert app.invoke("transfer", req=http("POST", body=order | {"to": "nobody"})).status == 404
+        both = [app.start("transfer", req=http("POST", body=order | {"amount": 50})) for _ in range(2)]
+        assert sorted(each.result(60).status for each in both) == [200, 409], "the same money is not spent twice"
+        assert app.invoke("transfer", req=http("POST", body={"from": "grace", "to": "ada", "amount": 50})).ok
         ticked = app.invoke("write_receipts", timer=timer())
         assert ticked.ok, ticked.traceback
     assert sql(url, "SELECT name, balance FROM accounts ORDER BY name") == [("ada", 70), ("grace", 30)]
@@ -177,7 +183,7 @@ def test_quarantine(postgres_database: str, site: dict[str, str], sql: Sql, with
         assert sql(url, "SELECT count(*) FROM invoices") == [(39,)]
         [(event_id,)] = sql(url, "SELECT event_id FROM azfdb_quarantine")
         assert app.invoke("replay", req=http("POST", body={})).json == {"replayed": 0}
-        assert app.invoke("replay", req=http("POST", body={event_id: {"amount": 100}})).json == {"replayed": 1}
+        assert app.invoke("replay", req=http("POST", body={event_id: 100})).json == {"replayed": 1}
     assert sql(url, "SELECT total FROM invoices WHERE order_id = 13") == [(125,)]
     assert sql(url, "SELECT count(*) FROM azfdb_quarantine") == [(0,)]
 
