@@ -178,12 +178,12 @@ def served(app: FunctionApp) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_PUT = do_DELETE = do_GET
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as the server calls them
 
         def _body(self) -> bytes:
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *_: Any) -> None:
             """Keep quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)

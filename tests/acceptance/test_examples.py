@@ -30,6 +30,8 @@ def test_every_example_has_a_readme_and_is_indexed_without_any_setting(example: 
     assert (EXAMPLES / example / "README.md").read_text().startswith("# ")
     with FunctionApp(EXAMPLES / example) as app:
         assert app.functions
+        levels = [binding.get("authLevel") for bindings in app.functions.values() for binding in bindings]
+    assert "ANONYMOUS" not in map(str, levels), "whoever calls a function has its key"
 
 
 def test_http_api(postgres_database: str, sql: Sql, with_schema: Schema) -> None:

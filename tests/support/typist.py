@@ -181,7 +181,8 @@ def fresh_environment(folder: Path, packages: Iterable[str]) -> dict[str, str]:
     # Debian's Python may lack ensurepip; the pip of an interpreter works for any environment.
     pip.write_text(f'#!/bin/sh\nexec {sys._base_executable} -m pip --python {python} "$@"\n')  # type: ignore[attr-defined]
     pip.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AZFDB_", "PYTEST", "COV"))}
+    ours = ("AZFDB_", "PYTEST", "COLUMNS", "PG")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return kept | {
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
