@@ -190,9 +190,11 @@ class Demo:
         for place in range(1, width):  # where nobody looked, it went on
             if drawn[place] == " " and drawn[place - 1] != " " and any(sign != " " for sign in drawn[place:]):
                 drawn[place] = drawn[place - 1]
+        free = 0  # two events of one moment stand side by side
         for passed, marked, sign in self.marks:
             if marked == poller:
-                drawn[min(int(passed / whole * width), width - 1)] = sign
+                place = min(max(int(passed / whole * width), free), width - 1)
+                drawn[place], free = sign, place + 1
         return f"poller {poller}  {''.join(drawn).rstrip()}"
 
 
