@@ -80,7 +80,7 @@ def test_a_page_is_followed_as_printed(page: str, request: pytest.FixtureRequest
     reader = WarmTypist(tmp_path / "empty", environment, own)
     for block in typist.blocks_of(TYPED[page].read_text()):
         assert block.title or block.kind in {"console", "mysql", "text"}, f"{page}:{block.line} belongs to no file"
-        if "pip install" not in block.code:
+        if not block.code.startswith('$ pip install "azure-functions-db'):
             reader.take(block, TYPED[page])
     # What no command has run is at least imported.
     typed = " ".join(block.code for block in typist.blocks_of(TYPED[page].read_text()) if block.kind == "console")

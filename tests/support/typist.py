@@ -1,7 +1,7 @@
 """Follows a page as its reader does: saves its files, types its commands, compares what is printed.
 
-A block with a title is a file of that name; a further block of the same title goes on where the last one ended, unless
-it says that it ``replaces`` it.
+A block with a title is a file of that name; a further block of the same title goes on where the last one ended, or takes
+its place if it begins with the same line.
 A ``console`` block is a terminal: ``$`` begins a command, what stands below it is what it prints, ``…`` stands for
 anything, and ``^C`` at the end for a key that is pressed when all of that has been printed.
 """
@@ -40,7 +40,6 @@ class Block:
     title: str | None
     code: str
     line: int
-    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ def blocks_of(page: str) -> list[Block]:
         title = _TITLE.search(match["rest"])
         lines = [line.removeprefix(match["indent"]) for line in match["code"].splitlines()]
         line = page.count("\n", 0, match.start("code")) + 1
-        replaces = match["rest"].endswith(" replaces")
-        found.append(Block(match["kind"], title and title[1], "\n".join(lines) + "\n", line, replaces))
+        found.append(Block(match["kind"], title and title[1], "\n".join(lines) + "\n", line))
     return found
 
 
@@ -102,15 +100,16 @@ class Typist:
             for command in commands_of(block.code):
                 self.type(command, f"{page}:{block.line}")
         elif block.title:
-            self.save(block.title, block.code, goes_on=not block.replaces)
+            self.save(block.title, block.code)
 
-    def save(self, name: str, content: str, *, goes_on: bool) -> None:
+    def save(self, name: str, content: str) -> None:
         """Write a file, or add to one that the page has begun."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        before = path.read_text() + "\n" if goes_on and name in self._begun else ""
+        before = path.read_text() if name in self._begun else ""
+        starts_anew = before.partition("\n")[0] == content.partition("\n")[0]
         self._begun.add(name)
-        path.write_text(before + content)
+        path.write_text(content if starts_anew or not before else f"{before}\n{content}")
 
     def type(self, command: Command, place: str = "") -> None:
         """Type a command; it must succeed, or print what the page says."""
