@@ -41,7 +41,7 @@ def typed_pages() -> list[Path]:
 
 def is_typed(page: Path) -> bool:
     """Tell whether a page names the files that its code belongs to."""
-    return 'title="function_app.py"' in page.read_text()
+    return re.search(r'^```python title="\w+\.py"$', page.read_text(), re.MULTILINE) is not None
 
 
 def _all_pages() -> list[Path]:

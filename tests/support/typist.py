@@ -1,7 +1,7 @@
 """Follows a page as its reader does: saves its files, types its commands, compares what is printed.
 
-A block with a title is a file of that name; a further block of the same title goes on where the last one ended, or takes
-its place if it begins with the same line.
+A block with a title is a file of that name; a further block of the same title goes on where the last one ended, or
+takes its place if it begins with the same line.
 A ``console`` block is a terminal: ``$`` begins a command, what stands below it is what it prints, ``…`` stands for
 anything, and ``^C`` at the end for a key that is pressed when all of that has been printed.
 """
