@@ -36,6 +36,10 @@ PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("cli", "postgres", "mysql", "eventhubs", "servicebus")
 
 
+# Many small processes: on a busy machine they take their time, and none of it says anything about the pages.
+pytestmark = pytest.mark.timeout(600)
+
+
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of an environment into which the README's own commands have installed the library."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,27 @@ from azure_functions_db import Outbox
 from tests.acceptance.conftest import EXAMPLES
 from tests.acceptance.host import FunctionApp, http, timer
 from tests.support.broker import running_broker
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.acceptance.conftest import Sql
 
     Schema = Callable[[str, str], str]
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+@contextmanager
+def held_row(url: str, statement: str) -> Iterator[None]:
+    """Hold a lock, so that whoever wants it comes to stand side by side."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+        yield
+    engine.dispose()
 
 
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/function_app.py")))
@@ -123,7 +138,9 @@ def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, 
         assert app.invoke("transfer", req=http("POST", body=order | {"amount": 71})).status == 409
         assert app.invoke("transfer", req=http("POST", body=order | {"amount": -71})).status == 400
         assert app.invoke("transfer", req=http("POST", body=order | {"to": "nobody"})).status == 404
-        both = [app.start("transfer", req=http("POST", body=order | {"amount": 50})) for _ in range(2)]
+        with held_row(url, "SELECT * FROM accounts WHERE name = 'ada' FOR UPDATE"):
+            both = [app.start("transfer", req=http("POST", body=order | {"amount": 50})) for _ in range(2)]
+            wait_for(lambda: sql(url, WAITING) == [(2,)], 60, "both transfers stand before the lock")
         assert sorted(each.result(60).status for each in both) == [200, 409], "the same money is not spent twice"
         assert app.invoke("transfer", req=http("POST", body={"from": "grace", "to": "ada", "amount": 50})).ok
         ticked = app.invoke("write_receipts", timer=timer())

@@ -69,6 +69,7 @@ class WarmTypist(typist.Typist):
         return code
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", TYPED)
 def test_a_page_is_followed_as_printed(page: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     database = request.getfixturevalue(DATABASES.get(page, "postgres_database"))

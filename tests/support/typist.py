@@ -126,7 +126,7 @@ class Typist:
     def _run(self, typed: str) -> int:
         state = self.folder.parent / _STATE
         script = f"{self._mine(typed)}\ncode=$?; pwd > {state}; env -0 >> {state}; exit $code"
-        done = subprocess.run(["bash", "-c", script], **self._place, timeout=110, check=False)
+        done = subprocess.run(["bash", "-c", script], **self._place, timeout=500, check=False)
         self.printed = done.stdout
         if state.exists():
             self._remember(state.read_text())
