@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 # More than a worker does in an hour; a slot stays short whatever is counted.
 _MOST: Final = 36**7 - 1
-_COUNTERS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +97,12 @@ def _cut(tier: Tier, text: str) -> str:
 def _read(slot: str) -> tuple[int, Sample] | None:
     """Return a slot's number and counters, None for what is none."""
     try:
-        number, *counters, lag = (int(text, 36) if text else None for text in slot.split(","))
-        sample = Sample(*counters, lag)
-    except (ValueError, TypeError):
+        number, rows, batches, failures, fetch, handler, commit, lag = slot.split(",")
+        values: list[Any] = [int(text, 36) for text in (rows, batches, failures, fetch, handler, commit)]
+        values.append(int(lag, 36) if lag else None)
+        return int(number, 36), Sample(*values)
+    except ValueError:
         return None
-    return None if number is None or None in counters or len(counters) != _COUNTERS else (number, sample)
 
 
 def _written(number: int, sample: Sample) -> str:
