@@ -9,23 +9,25 @@ import azure.functions as func
 
 from azure_functions_db import (
     AsyncDbOut,
-    AsyncDbReader,
-    AsyncDbWriter,
+    AsyncDbSession,
     BlobCheckpointStore,
     DbBindings,
     RowChange,
     SqlAlchemySource,
 )
 
-app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
 db = DbBindings()
 SHOP = "%SHOP_DB%"
 
 payments = SqlAlchemySource(url=SHOP, table="payments", cursor_column="id", pk_columns=["id"])
 
 
-def replied(body: Any) -> func.HttpResponse:
-    return func.HttpResponse(json.dumps(body, default=str), mimetype="application/json")
+BALANCES = "SELECT name, balance FROM accounts WHERE name IN (:payer, :payee) ORDER BY name FOR UPDATE"
+
+
+def replied(body: Any, status: int = 200) -> func.HttpResponse:
+    return func.HttpResponse(json.dumps(body, default=str), status_code=status, mimetype="application/json")
 
 
 @app.route(route="payments/{id}", methods=["GET"])
@@ -39,20 +41,30 @@ async def get_payment(req: func.HttpRequest, payment: dict[str, Any]) -> func.Ht
 @app.route(route="payments", methods=["POST"])
 @db.output("payments", url=SHOP, table="payments")
 async def add_payment(req: func.HttpRequest, payments: AsyncDbOut) -> func.HttpResponse:
-    await payments.set(req.get_json())
+    payment = req.get_json()
+    # Named one by one: a request decides about these columns and no others.
+    await payments.set({"id": int(payment["id"]), "amount": int(payment["amount"])})
     return replied({"written": True})
 
 
 @app.route(route="transfer", methods=["POST"])
-@db.inject_reader("reader", url=SHOP)
-@db.inject_writer("accounts", url=SHOP, table="accounts")
-async def transfer(req: func.HttpRequest, reader: AsyncDbReader, accounts: AsyncDbWriter) -> func.HttpResponse:
+async def transfer(req: func.HttpRequest) -> func.HttpResponse:
     order = req.get_json()
-    balance = await reader.scalar("SELECT balance FROM accounts WHERE name = :name", params={"name": order["from"]})
-    async with accounts.transaction():
-        await accounts.update(data={"balance": balance - order["amount"]}, pk={"name": order["from"]})
-        await accounts.upsert(data={"name": order["to"], "balance": order["amount"]}, conflict_columns=["name"])
-    return replied({"left": balance - order["amount"]})
+    payer, payee, amount = str(order["from"]), str(order["to"]), int(order["amount"])
+    if amount <= 0 or payer == payee:
+        return replied({"error": "a transfer moves an amount from one account to another"}, 400)
+    # Read and written in one transaction, and locked in between: nobody else can spend what was seen.
+    async with AsyncDbSession(url=SHOP) as bank:
+        rows = await bank.reader().query(BALANCES, params={"payer": payer, "payee": payee})
+        balance = {row["name"]: row["balance"] for row in rows}
+        if not {payer, payee} <= set(balance):
+            return replied({"error": "no such account"}, 404)
+        if balance[payer] < amount:
+            return replied({"error": "not enough money"}, 409)
+        accounts = bank.writer("accounts")
+        await accounts.update(data={"balance": balance[payer] - amount}, pk={"name": payer})
+        await accounts.update(data={"balance": balance[payee] + amount}, pk={"name": payee})
+    return replied({"left": balance[payer] - amount})
 
 
 @app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer")

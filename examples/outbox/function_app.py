@@ -17,7 +17,7 @@ from azure_functions_db import (
     processed_once,
 )
 
-app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
 db = DbBindings()
 SHOP = "%SHOP_DB%"
 WAREHOUSE = "%WAREHOUSE_DB%"
@@ -28,7 +28,8 @@ outbox = Outbox()
 @app.route(route="orders", methods=["POST"])
 @db.inject_writer("orders", url=SHOP, table="orders")
 def place_order(req: func.HttpRequest, orders: DbWriter) -> func.HttpResponse:
-    order = req.get_json()
+    body = req.get_json()
+    order = {"id": int(body["id"]), "item": str(body["item"])}
     # One transaction: the order and its event are both there, or neither is.
     with orders.transaction():
         orders.insert(data=order)

@@ -10,7 +10,7 @@ import azure.functions as func
 
 from azure_functions_db import BlobCheckpointStore, DbBindings, DbOut, RowChange, SqlAlchemySource, SqlQuarantine
 
-app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
 db = DbBindings()
 SHOP = "%SHOP_DB%"
 
@@ -39,11 +39,12 @@ def write_invoices(timer: func.TimerRequest, events: list[RowChange], invoices: 
 @app.route(route="replay", methods=["POST"])
 @db.output("invoices", url=SHOP, table="invoices", action="upsert", conflict_columns=["order_id"])
 def replay(req: func.HttpRequest, invoices: DbOut) -> func.HttpResponse:
-    """Take up each row that was put aside; one that fails again stays."""
-    replayed = 0
+    """Take up each row that was put aside, with the amount that is given for it; one that fails again stays."""
+    amounts, replayed = req.get_json(), 0
     for row in list(quarantine.entries("write_invoices")):
         try:
-            invoices.set(invoice({**row.event["after"], **req.get_json().get(row.event_id, {})}))
+            order = row.event["after"]
+            invoices.set(invoice({**order, "amount": amounts.get(row.event_id, order["amount"])}))
         except (TypeError, ValueError):
             continue
         quarantine.remove(row.poller_name, row.event_id)

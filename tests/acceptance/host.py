@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qsl, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 _WORKER = Path(__file__).with_name("worker.py")
@@ -52,13 +56,14 @@ class FunctionApp:
 
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     def __enter__(self) -> Self:
         assert _RUNTIME.is_dir(), "the Functions runtime is not installed: run `make test`"
         path = os.pathsep.join(filter(None, [str(_RUNTIME), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, **self.settings}
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), str(self.directory)],
+            [self.python, str(_WORKER), str(self.directory)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -160,6 +165,59 @@ def http(
         "query": dict(query or {}),
         "body": "" if body is None else json.dumps(body),
     }
+
+
+@contextmanager
+def served(app: FunctionApp) -> Iterator[str]:
+    """Serve an app's functions over HTTP at an address, as `func start` does: its routes, and the way to start any."""
+
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = _answered(app, self.command, self.path, self._body())
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as the server calls them
+
+        def _body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def log_message(self, *_: Any) -> None:
+            """Keep quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _answered(app: FunctionApp, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    url = urlsplit(path)
+    if url.path.startswith("/admin/functions/"):
+        return _started(app, url.path.rpartition("/")[2], json.loads(body)["input"])
+    for name, bindings in app.functions.items():
+        entry = next((binding for binding in bindings if binding["type"] == "httpTrigger"), None)
+        route = entry and re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", f"/api/{entry['route']}"), url.path)
+        if entry and route and method in entry["methods"]:
+            request = http(
+                method, query=dict(parse_qsl(url.query)), route=route.groupdict(), body=json.loads(body or "null")
+            )
+            done = app.invoke(name, **{entry["name"]: request})
+            return (done.status, done.returned["body"].encode()) if done.ok else (500, b"")
+    return 404, b""
+
+
+def _started(app: FunctionApp, name: str, message: str) -> tuple[int, bytes]:
+    [entry] = [binding for binding in app.functions[name] if binding["type"] == "queueTrigger"]
+    done = app.invoke(name, **{entry["name"]: queue_message(message)})
+    return (202 if done.ok else 500), (done.traceback or "").encode()
 
 
 def timer(*, past_due: bool = False) -> tuple[str, Any]:

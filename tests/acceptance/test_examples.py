@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,27 @@ from azure_functions_db import Outbox
 from tests.acceptance.conftest import EXAMPLES
 from tests.acceptance.host import FunctionApp, http, timer
 from tests.support.broker import running_broker
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.acceptance.conftest import Sql
 
     Schema = Callable[[str, str], str]
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+@contextmanager
+def held_row(url: str, statement: str) -> Iterator[None]:
+    """Hold a lock, so that whoever wants it comes to stand side by side."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+        yield
+    engine.dispose()
 
 
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/function_app.py")))
@@ -32,6 +47,8 @@ def test_every_example_has_a_readme_and_is_indexed_without_any_setting(example: 
     assert (EXAMPLES / example / "README.md").read_text().startswith("# ")
     with FunctionApp(EXAMPLES / example) as app:
         assert app.functions
+        levels = [binding.get("authLevel") for bindings in app.functions.values() for binding in bindings]
+    assert "ANONYMOUS" not in map(str, levels), "whoever calls a function has its key"
 
 
 def test_http_api(postgres_database: str, sql: Sql, with_schema: Schema) -> None:
@@ -162,13 +179,21 @@ def test_mongo_mirror(
 
 def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
     url = with_schema(postgres_database, "async_handlers")
-    sql(url, "INSERT INTO accounts VALUES ('ada', 100)")
+    sql(url, "INSERT INTO accounts VALUES ('ada', 100), ('grace', 0)")
     with FunctionApp(EXAMPLES / "async_handlers", {"SHOP_DB": url, **site}) as app:
         assert app.invoke("add_payment", req=http("POST", body={"id": 1, "amount": 5})).ok
         assert app.invoke("get_payment", req=http(route={"id": "1"})).json == {"id": 1, "amount": 5}
         assert "NotFoundError" in (app.invoke("get_payment", req=http(route={"id": "2"})).error or "")
         order = {"from": "ada", "to": "grace", "amount": 30}
         assert app.invoke("transfer", req=http("POST", body=order)).json == {"left": 70}
+        assert app.invoke("transfer", req=http("POST", body=order | {"amount": 71})).status == 409
+        assert app.invoke("transfer", req=http("POST", body=order | {"amount": -71})).status == 400
+        assert app.invoke("transfer", req=http("POST", body=order | {"to": "nobody"})).status == 404
+        with held_row(url, "SELECT * FROM accounts WHERE name = 'ada' FOR UPDATE"):
+            both = [app.start("transfer", req=http("POST", body=order | {"amount": 50})) for _ in range(2)]
+            wait_for(lambda: sql(url, WAITING) == [(2,)], 60, "both transfers stand before the lock")
+        assert sorted(each.result(60).status for each in both) == [200, 409], "the same money is not spent twice"
+        assert app.invoke("transfer", req=http("POST", body={"from": "grace", "to": "ada", "amount": 50})).ok
         ticked = app.invoke("write_receipts", timer=timer())
         assert ticked.ok, ticked.traceback
     assert sql(url, "SELECT name, balance FROM accounts ORDER BY name") == [("ada", 70), ("grace", 30)]
@@ -228,7 +253,7 @@ def test_quarantine(postgres_database: str, site: dict[str, str], sql: Sql, with
         assert sql(url, "SELECT count(*) FROM invoices") == [(39,)]
         [(event_id,)] = sql(url, "SELECT event_id FROM azfdb_quarantine")
         assert app.invoke("replay", req=http("POST", body={})).json == {"replayed": 0}
-        assert app.invoke("replay", req=http("POST", body={event_id: {"amount": 100}})).json == {"replayed": 1}
+        assert app.invoke("replay", req=http("POST", body={event_id: 100})).json == {"replayed": 1}
     assert sql(url, "SELECT total FROM invoices WHERE order_id = 13") == [(125,)]
     assert sql(url, "SELECT count(*) FROM azfdb_quarantine") == [(0,)]
 

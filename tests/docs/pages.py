@@ -30,8 +30,22 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return every page that shows Python or SQL."""
-    return [page for page in sorted((CHECKOUT / "docs").rglob("*.md")) if any(True for _ in blocks_of(page))]
+    """Return every page whose Python and SQL is read as one program."""
+    return [page for page in _all_pages() if blocks_of(page) and not is_typed(page)]
+
+
+def typed_pages() -> list[Path]:
+    """Return every how-to whose files are saved and whose commands are typed; the tutorial has a test of its own."""
+    return [page for page in _all_pages() if is_typed(page) and page.parent.name != "tutorial"]
+
+
+def is_typed(page: Path) -> bool:
+    """Tell whether a page names the files that its code belongs to."""
+    return re.search(r'^```python title="\w+\.py"$', page.read_text(), re.MULTILINE) is not None
+
+
+def _all_pages() -> list[Path]:
+    return sorted((CHECKOUT / "docs").rglob("*.md"))
 
 
 def blocks_of(page: Path) -> list[Block]:

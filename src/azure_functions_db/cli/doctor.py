@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from azure_functions_db.cli.drawing import indented, stacked, text
+from azure_functions_db.cli.drawing import findings_table, indented, stacked, text
 from azure_functions_db.cli.options import AnyPoller, AppName, AppPlace, AsJson, StoreUrl
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from azure_functions_db.operations.doctor import Health, PollerHealth
-
-_GRADES = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("WARN", "yellow"), "error": ("FAIL", "red")}
 
 
 def doctor(
@@ -47,16 +45,4 @@ def _screen(result: Health, width: int) -> RenderableType:  # noqa: ARG001 - oth
 
 
 def _block(health: PollerHealth) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in health.findings:
-        mark, style = _GRADES[finding.grade]
-        content = text(finding.text, lines=True)
-        if finding.remedy:
-            content.append_text(text(f"\n→ {finding.remedy}", lines=True))
-        table.add_row(text(mark, style), text(finding.check), content)
-    return stacked(text(health.poller, "bold"), indented(table, below=1))
+    return stacked(text(health.poller, "bold"), indented(findings_table(health.findings), below=1))

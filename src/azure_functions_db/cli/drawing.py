@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from azure_functions_db.core.types import Horizon
+    from azure_functions_db.core.types import Finding, Horizon
 
     Result = TypeVar("Result")
     Screen = Callable[[Result, int], RenderableType]
@@ -172,6 +172,26 @@ def pairs(facts: Iterable[tuple[str, Text]]) -> Table:
     table.add_column(overflow="fold")
     for name, content in facts:
         table.add_row(text(name), content)
+    return table
+
+
+_GRADES = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("WARN", "yellow"), "error": ("FAIL", "red")}
+
+
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """Return what was found, each with its grade and what helps."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        mark, style = _GRADES[finding.grade]
+        content = text(finding.text, lines=True)
+        if finding.remedy:
+            content.append_text(text(f"\n→ {finding.remedy}", lines=True))
+        table.add_row(text(mark, style), text(finding.check), content)
     return table
 
 

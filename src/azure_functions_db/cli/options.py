@@ -78,6 +78,7 @@ BACKUPS = Path(".azfdb/backups")
 
 
 SUMMARIES = {
+    "init": "Write a function app that follows a table.",
     "run": "Run an app's timer functions on their schedules.",
     "demo": "Show the library at work, on embedded parts.",
     "status": "Show where every poller stands.",

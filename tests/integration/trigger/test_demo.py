@@ -5,12 +5,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_the_demo_survives_its_crash_and_tells_so() -> None:
-    command = Path(sys.executable).with_name("azfdb")
-    played = subprocess.run([command, "demo"], capture_output=True, text=True, timeout=100, check=False)
+TOLD = ("starts and polls", "is killed", "starts and waits", "has the lease", "fails", "is put aside", "accounted for")
+SUM = re.compile(r"written (\d+) = delivered (\d+) \+ overtaken (\d+) \+ quarantined 1 \+ lost 0; delivered again \d+")
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_demo_survives_its_crash_and_tells_its_story(columns: int) -> None:
+    command = ["env", f"COLUMNS={columns}", str(Path(sys.executable).with_name("azfdb")), "demo"]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert played.returncode == 0, played.stderr
-    last = played.stdout.strip().splitlines()[-1]
-    told = re.fullmatch(r"written (\d+), delivered (\d+), lost 0, duplicates \d+, quarantined 1", last)
-    assert told, played.stdout
-    assert told[1] == told[2]
+    lines = played.stdout.splitlines()
+    assert "\x1b" not in played.stdout
+    events = [line for line in lines if re.match(r" *\d+\.\d s  ", line)]
+    assert [any(words in line for line in events) for words in TOLD] == [True] * len(TOLD), played.stdout
+    assert [float(line.split()[0]) for line in events] == sorted(float(line.split()[0]) for line in events)
+    first, second = (next(line for line in lines if line.startswith(f"poller {number}  ")) for number in (1, 2))
+    assert first.endswith("✗"), "the first one ends where it was killed"
+    assert re.match(r"poller 2 +░+▶", second), "the second one waits, then resumes"
+    assert "●" in second
+    numbers = SUM.fullmatch(lines[-1])
+    assert numbers, lines[-1]
+    assert int(numbers[1]) == int(numbers[2]) + int(numbers[3]) + 1
+    assert max(len(line) for line in lines[:-1]) <= columns

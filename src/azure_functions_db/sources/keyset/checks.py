@@ -333,7 +333,9 @@ def _ddl(engine: Engine, plan: Plan) -> str:
     columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
     Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
     index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
-    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
+    statement = " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
+    # Drivers that bind by percent signs want others doubled; whoever types the statement does not.
+    return statement.replace("%%", "%") if "format" in engine.dialect.paramstyle else statement
 
 
 _WORDS = re.compile(r"tombstone|delet|removed|grave", re.IGNORECASE)

@@ -204,10 +204,17 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
         if "Relation Name" in node
     ]
     own = plan.shape.table
-    named = None if own is None else connection.dialect.identifier_preparer.format_table(own)
-    parameters = {"scanned": json.dumps(scanned), "own": named, "cursor": plan.definition.cursor_column}
+    named = None if own is None else [own.schema, own.name]
+    parameters = {"scanned": json.dumps(scanned), "own": _quoted(named), "cursor": plan.definition.cursor_column}
     catalog = connection.execute(text(_CATALOG), parameters).one()
     return Lineage(tuple(catalog.tables), _doubt(nodes, origins, catalog, is_table=own is not None))
+
+
+def _quoted(names: list[str | None] | None) -> str | None:
+    """Return a name as a value: SQLAlchemy quotes it for a statement, where percent signs are doubled."""
+    if names is None:
+        return None
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names if name)
 
 
 def _doubt(nodes: list[_Node], origins: dict[str, str], catalog: Any, *, is_table: bool) -> str | None:
