@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, text
 
 from azure_functions_db import FileStateStore, PollTrigger, PostgresLogicalSource
 from azure_functions_db.core.errors import DbError
-from azure_functions_db.sources.postgres.lsn import lsn_of
+from azure_functions_db.sources.postgres.pgoutput import lsn_of
 
 PUT = "INSERT INTO mirror VALUES (:id, :v) ON CONFLICT (id) DO UPDATE SET v = excluded.v"
 NOTE = "INSERT INTO delivered (event_id, op, id, v, place) VALUES (:event_id, :op, :id, :v, :place)"

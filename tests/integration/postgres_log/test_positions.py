@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from azure_functions_db import FetchError, PositionLostError, SourceConfigurationError, SourceInUseError
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Replication
 from tests.integration.postgres_log.scene import COLUMNS, Scene
 

@@ -15,8 +15,7 @@ from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.core.types import Change
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.sources.mysql.events import TableMaps
-from azure_functions_db.sources.mysql.gtids import MariaDbGtids
-from azure_functions_db.sources.mysql.position import BinlogPosition, file_number, parsed, stem
+from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, file_number, parsed, stem
 from azure_functions_db.sources.mysql.replica import Replica, random_server_id
 from azure_functions_db.sources.mysql.server import Server, bytes_after, log_end, log_files
 from azure_functions_db.sources.mysql.transactions import TransactionReader

@@ -160,7 +160,7 @@ class MySqlBinlogSource:
 
     def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
         """Set what the log needs and has not; return the statements."""
-        from azure_functions_db.sources.mysql.checks import cured
+        from azure_functions_db.sources.mysql.server import cured
 
         with reading(self.name):
             return cured(self._log(), dry_run=dry_run)
@@ -171,7 +171,7 @@ class MySqlBinlogSource:
 
     def show_stream(self) -> Mapping[str, Any]:
         """Return the settings of the log, its files and how long they are kept."""
-        from azure_functions_db.sources.mysql.checks import shown
+        from azure_functions_db.sources.mysql.server import shown
 
         with reading(self.name):
             return shown(self._log())
@@ -231,12 +231,12 @@ class MySqlBinlogSource:
         return engine
 
     def _findings(self) -> Sequence[Finding]:
-        from azure_functions_db.sources.mysql.checks import examined
+        from azure_functions_db.sources.mysql.server import examined
 
         return list(examined(self._log()))
 
     def _health(self, checkpoint: CheckpointJson) -> Any:
-        from azure_functions_db.sources.mysql.checks import health_of
+        from azure_functions_db.sources.mysql.server import health_of
 
         with reading(self.name):
             return health_of(self._log(), checkpoint, begins_now=self._options["start_at"] == "now")

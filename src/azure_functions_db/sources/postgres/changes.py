@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import FetchError
 from azure_functions_db.core.types import Change, OpenChange
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
-from azure_functions_db.sources.postgres.pgoutput import UNCHANGED, begun, committed, decoded, inserted
+from azure_functions_db.sources.postgres.pgoutput import (
+    UNCHANGED,
+    begun,
+    committed,
+    decoded,
+    inserted,
+    lsn_of,
+    lsn_text,
+)
 from azure_functions_db.sources.postgres.rows import failure_of
 
 if TYPE_CHECKING:
@@ -246,7 +253,8 @@ class ChangeStream:
         elif kind == _BEGIN:
             self._begun(Transaction(*begun(data)))
         elif kind not in _ROWS or not self._is_skipped():
-            self._HANDLERS[kind](self, decoded(data), taken)
+            message = decoded(data)
+            self._HANDLERS[kind](self, message, taken)
 
     def _is_skipped(self) -> bool:
         """Count a message about rows; tell whether it was handed out before, or shown by a snapshot."""
@@ -268,8 +276,7 @@ class ChangeStream:
         transaction, self._transaction = self._transaction, None
         if transaction is not None and not transaction.skips_all:
             self.last_commit_at = transaction.committed_at
-        if end_lsn > self._lsn:
-            self._lsn = end_lsn
+        self._lsn = max(self._lsn, end_lsn)
 
     def _related(self, relation: Relation, _taken: list[Change]) -> None:
         self._tables[relation.oid] = self._tables_of(relation)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.sources.postgres.changes import ChangeStream, Place, SeenTransactions, TableRows
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_switch
-from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, base_types, processors_of
+from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, TableReader, base_types, processors_of
 from azure_functions_db.sources.postgres.server import PLUGIN
-from azure_functions_db.sources.postgres.snapshot import TableReader
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
 if TYPE_CHECKING:
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Change
-    from azure_functions_db.sources.postgres.definition import Definition
     from azure_functions_db.sources.postgres.pgoutput import Relation
     from azure_functions_db.sources.postgres.rows import Processor
-    from azure_functions_db.sources.postgres.server import Server, ServerState, Table
+    from azure_functions_db.sources.postgres.server import Definition, Server, ServerState, Table
     from azure_functions_db.sources.stream import LogPosition
 
     Processors = dict[tuple[str, str, Shape], dict[str, Processor]]

@@ -1,4 +1,4 @@
-"""The messages of pgoutput, PostgreSQL's own output plugin for logical decoding (protocol version 1)."""
+"""The messages of pgoutput, PostgreSQL's own output plugin for logical decoding (version 1), and places in the log."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def begun(data: bytes) -> tuple[int, dt.datetime, int]:
 def committed(data: bytes) -> tuple[int, int]:
     """Return the parts of a `Commit`, as `decoded` does but quicker."""
     try:
-        return _COMMIT.unpack(data)  # type: ignore[return-value]  # two numbers
+        return _COMMIT.unpack(data)
     except struct.error:
         raise MalformedMessageError("The server sent a commit that is none") from None
 
@@ -276,3 +276,14 @@ def encoded_row(values: Sequence[Value]) -> bytes:
             case _:
                 parts.append(b"u")
     return b"".join(parts)
+
+
+def lsn_of(text: str) -> int:
+    """Return the place that PostgreSQL writes like ``0/16B3748``."""
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """Return a place as PostgreSQL writes it."""
+    return "%X/%X" % divmod(lsn, 1 << 32)  # noqa: UP031 - half the time of an f-string, for every transaction

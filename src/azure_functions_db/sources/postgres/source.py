@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
-from azure_functions_db.sources.postgres.definition import defined
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.server import defined
 from azure_functions_db.sources.read_errors import reading
 from azure_functions_db.sources.stream import Place, StreamReader
 from azure_functions_db.sql.engine import default_provider, parsed_url
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import Fact
     from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
-    from azure_functions_db.sources.postgres.definition import OnMaxRetained, Transport, Undecodable
     from azure_functions_db.sources.postgres.log import PostgresLog, Processors
-    from azure_functions_db.sources.postgres.server import Server, ServerState
+    from azure_functions_db.sources.postgres.server import OnMaxRetained, Server, ServerState, Transport, Undecodable
     from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
     from azure_functions_db.sql.engine import EngineProvider
 
