@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.composition import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
-    from azure_functions_db.ledger.delivered import DeliveredLedger
-    from azure_functions_db.ledger.processed import ProcessedLedger, processed_once
+    from azure_functions_db.ledger import DeliveredLedger, ProcessedLedger, processed_once
     from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
     from azure_functions_db.quarantine.blob_sink import BlobQuarantine
     from azure_functions_db.quarantine.file_sink import FileQuarantine
@@ -77,8 +76,8 @@ if TYPE_CHECKING:
     from azure_functions_db.state.sql import SqlStateStore
     from azure_functions_db.state.store import DocumentStateStore
     from azure_functions_db.state.table import TableStateStore
-    from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.handler import PollContext
     from azure_functions_db.trigger.normalizers import RecordNormalizer
     from azure_functions_db.trigger.poll import PollTrigger
     from azure_functions_db.trigger.retry import RetryPolicy
@@ -143,14 +142,13 @@ _HOMES = {
     "decorator.bindings": ["DbBindings"],
     "decorator.composition": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
-    "ledger.delivered": ["DeliveredLedger"],
-    "ledger.processed": ["ProcessedLedger", "processed_once"],
+    "ledger": ["DeliveredLedger", "ProcessedLedger", "processed_once"],
     "observability": ["OpenTelemetryMetrics", "OpenTelemetryObserver"],
     "quarantine.blob_sink": ["BlobQuarantine"],
     "quarantine.file_sink": ["FileQuarantine"],
     "quarantine.sql_sink": ["SqlQuarantine"],
-    "trigger.context": ["PollContext"],
     "trigger.events": ["RowChange"],
+    "trigger.handler": ["PollContext"],
     "trigger.normalizers": ["RecordNormalizer"],
     "trigger.poll": ["PollTrigger"],
     "trigger.retry": ["RetryPolicy"],

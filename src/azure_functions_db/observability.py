@@ -7,7 +7,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, masked_error
-from azure_functions_db.core.observers import (
+from azure_functions_db.core.ports import MetricsCollector, Observer
+from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.signals import (
     METRIC_BATCH_SIZE,
     METRIC_BATCHES_TOTAL,
     METRIC_COMMIT_DURATION_MS,
@@ -23,10 +25,12 @@ from azure_functions_db.core.observers import (
     LogObserver,
     MetricsObserver,
     Observers,
+    Stage,
+    StageEnded,
+    StageStarted,
+    TickCompleted,
+    TickStarted,
 )
-from azure_functions_db.core.ports import MetricsCollector, Observer
-from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.signals import Stage, StageEnded, StageStarted, TickCompleted, TickStarted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import pytest
 import azure_functions_db
 from azure_functions_db.cli.exits import Exit
 from azure_functions_db.cli.main import app
-from azure_functions_db.core import observers
+from azure_functions_db.core import signals
 from azure_functions_db.core.signals import Stage
 from azure_functions_db.trigger.poll import PollOptions, all_options
 from tests.docs.pages import CHECKOUT
@@ -61,7 +61,7 @@ def test_pictures_are_described_and_fetch_nothing(picture: Path) -> None:
     assert not re.search(r"(href|src|url)\s*[=(]", drawn)
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r'"(azfdb_\w+)"', Path(observers.__file__).read_text()))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r'"(azfdb_\w+)"', Path(signals.__file__).read_text()))))
 def test_every_metric_is_explained(name: str) -> None:
     assert f"`{name}`" in (DOCS / "operations" / "metrics-and-logs.md").read_text()
 

@@ -99,7 +99,8 @@ SET_ZONE = {"postgresql": "SET TIME ZONE '{}'", "mysql": "SET time_zone = '{}'"}
 SLEEP = {"postgresql": "SELECT pg_sleep(:nap)", "mysql": "SELECT SLEEP(:nap) AS nap"}
 AWAIT_LOCK = {"postgresql": "SELECT pg_advisory_xact_lock(7)", "mysql": "SELECT GET_LOCK('traffic', 30) AS held"}
 UNLOCK = {"postgresql": "SELECT 1", "mysql": "DO RELEASE_LOCK('traffic')"}
-LOCK_TABLE = {"postgresql": "LOCK TABLE changes IN SHARE MODE", "mysql": "LOCK TABLES changes READ"}
+# Busy writers can keep the lock of MariaDB from its turn for long, and a statement that waits holds every poller.
+LOCK_TABLE = {"postgresql": "LOCK TABLE changes IN SHARE MODE", "mysql": "LOCK TABLES changes READ WAIT 2"}
 UNLOCK_TABLE = {"postgresql": "SELECT 1", "mysql": "UNLOCK TABLES"}
 CLOCK = {"postgresql": "now()", "mysql": "utc_timestamp(6)"}
 DEADLOCKS = {"40P01", "1213", "1205"}
@@ -326,7 +327,11 @@ class Coordinator(Worker):
         self._hold(AWAIT_LOCK[self._dialect], UNLOCK[self._dialect])
 
     def lock_table(self) -> None:
-        self._hold(LOCK_TABLE[self._dialect], UNLOCK_TABLE[self._dialect])
+        try:
+            self._hold(LOCK_TABLE[self._dialect], UNLOCK_TABLE[self._dialect])
+        except DBAPIError as failure:
+            if code_of(failure) not in DEADLOCKS:
+                raise
 
     def _hold(self, lock: str, unlock: str) -> None:
         with self._engine.begin() as connection:

@@ -1,14 +1,15 @@
-"""Azure Storage accounts as app settings name them."""
+"""Azure Storage accounts and other services as app settings name them, in the spelling of Functions itself."""
 
 from __future__ import annotations
 
 import json
+import os
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, named_connection
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError, masked_error
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from azure.core.exceptions import AzureError
     from azure.storage.blob import ContainerClient, ExponentialRetry
+
+    FindEndpoint = Callable[[str, Mapping[str, str]], str | None]
+
 
 Client = TypeVar("Client")
 
@@ -181,3 +185,77 @@ def _translated(service: str, poller_name: str | None, failure: AzureError) -> S
     return StateStoreError(
         f"{service} failed on the state{of_poller}: {answer}", poller_name=poller_name, unreachable=True
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ByConnectionString:
+    """Reach a service with a connection string."""
+
+    connection_string: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ByIdentity:
+    """Reach a service as an Entra identity."""
+
+    endpoint: str
+    credential: Any = field(repr=False)
+
+
+def named_connection(
+    connection: str, endpoint_of: FindEndpoint, expected: str, environment: Mapping[str, str] | None = None
+) -> ByConnectionString | ByIdentity:
+    """Return how to reach the service that an app setting names.
+
+    ``connection`` is the name of a setting with a connection string, or the common start of
+    identity-based ones, of which ``endpoint_of`` finds the one with the address; the others are
+    ``__credential``, ``__clientId`` and so on. ``expected`` says what could have been there.
+    """
+    settings = os.environ if environment is None else environment
+    if "=" in connection or ";" in connection:
+        raise ConfigurationError("connection= is the name of an app setting, not a connection string itself")
+    for prefix in (connection, f"AzureWebJobs{connection}"):
+        if prefix in settings:
+            return ByConnectionString(settings[prefix])
+        endpoint = endpoint_of(prefix, settings)
+        if endpoint is not None:
+            return ByIdentity(endpoint, _credential(prefix, settings))
+    raise ConfigurationError(
+        f"There is no app setting {connection} (a connection string){expected}", setting=connection
+    )
+
+
+def connection_at(
+    connection: str, endpoint: str, environment: Mapping[str, str] | None = None
+) -> ByConnectionString | ByIdentity:
+    """Return how to reach a service whose address has one spelling: ``{connection}__{endpoint}``."""
+    return named_connection(
+        connection,
+        lambda prefix, settings: settings.get(f"{prefix}__{endpoint}"),
+        f" and no {connection}__{endpoint} (an address, for an identity)",
+        environment,
+    )
+
+
+def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
+    try:
+        from azure.identity import ClientSecretCredential, DefaultAzureCredential, ManagedIdentityCredential
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            f"The identity-based settings {prefix}__… need the package azure-identity: "
+            'pip install "azure-functions-db[identity]"'
+        ) from None
+    identity = {
+        name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")
+    }
+    match identity:
+        case {"credential": str() as kind, "clientId": client} if kind.lower() == "managedidentity":
+            return ManagedIdentityCredential(client_id=client) if client else ManagedIdentityCredential()
+        case {"credential": str() as kind}:
+            raise ConfigurationError(f"{prefix}__credential is {kind!r}; only managedidentity is known")
+        case {"tenantId": str() as tenant, "clientId": str() as client, "clientSecret": str() as secret}:
+            return ClientSecretCredential(tenant, client, secret)
+        case {"clientId": str() as client}:
+            return DefaultAzureCredential(managed_identity_client_id=client)
+        case _:
+            return DefaultAzureCredential()

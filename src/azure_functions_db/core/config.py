@@ -1,4 +1,4 @@
-"""How to reach a database, and app settings in the values that say so."""
+"""How to reach a database, app settings in the values that say so, and names that every place can keep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import masked_url, masked_value
@@ -162,3 +163,36 @@ def _expanded_texts(value: Any) -> Any:
             return {key: _expanded_texts(inner) for key, inner in value.items()}
         case _:
             return value
+
+
+# Fits wherever names are kept: a column, a file's name with its suffix, a table's key, an app and a poller in a path.
+_LONGEST = 200
+_DEFAULT_APP = "local"
+
+
+def encoded_app(app_name: str | None) -> str:
+    """Return the app's part of the name; unless it is given, the one that Azure gave the app."""
+    return encoded_name("app_name", app_name or os.environ.get("WEBSITE_SITE_NAME") or _DEFAULT_APP)
+
+
+def encoded_name(what: str, name: object) -> str:
+    """Return the name with every character percent-encoded that a path or key could trip over."""
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"The {what} must be a text that is not empty")
+    try:
+        quoted = _without_outer_dots(quote(name, safe=""))
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"The {what} {name[:20]!r} has characters that are no text") from None
+    if len(quoted) > _LONGEST:
+        raise ConfigurationError(
+            f"The {what} {name[:20]!r}… is too long: {len(quoted)} of {_LONGEST} characters, counted percent-encoded "
+            "as stores keep it"
+        )
+    return quoted
+
+
+def _without_outer_dots(quoted: str) -> str:
+    head = len(quoted) - len(quoted.lstrip("."))
+    core = quoted.strip(".")
+    tail = len(quoted) - head - len(core)
+    return "%2E" * head + core + "%2E" * tail

@@ -9,8 +9,7 @@ from azure_functions_db.decorator.composition import handler_name, with_injectio
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, resolver_of, selection_of
 from azure_functions_db.decorator.out import AsyncDbOut, DbOut, OutputInjection
-from azure_functions_db.decorator.partitions import pollers_of
-from azure_functions_db.decorator.polling import Polling
+from azure_functions_db.decorator.polling import Polling, pollers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,8 +16,7 @@ from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.types import HandledFirst
 from azure_functions_db.decorator.composition import poll_composition_of
 from azure_functions_db.operations.run import is_timer, timer_of
-from azure_functions_db.trigger.context import PollContext
-from azure_functions_db.trigger.handler import handled_count, mapped
+from azure_functions_db.trigger.handler import PollContext, handled_count, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import deserialize_position, json_safe
-from azure_functions_db.ledger.delivered import DeliveredLedger, position_of
+from azure_functions_db.ledger import DeliveredLedger, position_of
 from azure_functions_db.operations.backfill import is_held_back
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.positions import check_ranges, cursor_from

@@ -7,9 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from azure_functions_db.azure.storage import blob_container, failure_told
-from azure_functions_db.core.config import expanded
+from azure_functions_db.core.config import encoded_app, encoded_name, expanded
 from azure_functions_db.core.errors import StateStoreError, masked_error
-from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, is_at, oldest_first, path_of
 
 if TYPE_CHECKING:

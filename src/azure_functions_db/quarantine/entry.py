@@ -6,8 +6,8 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from azure_functions_db.core.config import encoded_name
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
-from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text, is_count, parsed_json, timestamp
 from azure_functions_db.core.types import QuarantinedRow
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, connection_at
+from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, connection_at
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
 from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, first_line, packed

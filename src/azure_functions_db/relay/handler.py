@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from azure_functions_db.relay.messages import CloudEventOf, KeyOf, Mode
-    from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.handler import PollContext
 
     IsSet = Callable[[], bool]
 

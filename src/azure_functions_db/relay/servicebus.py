@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from azure_functions_db.azure.connections import ByConnectionString, ByIdentity, connection_at
+from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, connection_at
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
 from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, first_line, packed

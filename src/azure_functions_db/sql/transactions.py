@@ -8,6 +8,7 @@ However a transaction is undone, a rollback that fails never hides why it was wa
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import threading
 import weakref
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import Transaction
+
 
 _logger = logging.getLogger("azure_functions_db")
 _open: ContextVar[Mapping[int, Connection]] = ContextVar("azfdb_open_transactions", default={})  # noqa: B039 - never mutated
@@ -123,3 +125,23 @@ def _during(transactions: Mapping[int, Connection]) -> Iterator[None]:
         yield
     finally:
         _open.reset(token)
+
+
+_NOW = {
+    "postgresql": "SELECT clock_timestamp()",
+    "mysql": "SELECT utc_timestamp(6)",
+    "mariadb": "SELECT utc_timestamp(6)",
+    "mssql": "SELECT sysutcdatetime()",
+    "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    "oracle": "SELECT sys_extract_utc(systimestamp) FROM dual",
+}
+
+
+def database_now(connection: Connection) -> dt.datetime | None:
+    """Return the database's own clock; None where its dialect is not known well enough."""
+    statement = _NOW.get(connection.dialect.name)
+    if statement is None:
+        return None
+    value = connection.exec_driver_sql(statement).scalar_one()
+    moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)

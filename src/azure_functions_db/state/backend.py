@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import unquote
 
+from azure_functions_db.core.config import encoded_app, encoded_name
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.names import encoded_app, encoded_name
 
 if TYPE_CHECKING:
     import datetime as dt

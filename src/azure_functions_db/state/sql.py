@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.errors import DbConnectionError, StateStoreError
-from azure_functions_db.sql.database_clock import database_now
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import code_of, is_schema_change, reason_of
 from azure_functions_db.sql.own_tables import OwnTable, exact_text, long_text
-from azure_functions_db.sql.transactions import ambient_connection, ambient_transaction, outside_transactions
+from azure_functions_db.sql.transactions import (
+    ambient_connection,
+    ambient_transaction,
+    database_now,
+    outside_transactions,
+)
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.document import committed_alone
 from azure_functions_db.state.store import DocumentLease, DocumentStateStore

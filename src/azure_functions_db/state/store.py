@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from azure_functions_db.core.clocks import utc_now
+from azure_functions_db.core.config import encoded_app, encoded_name
 from azure_functions_db.core.errors import ConfigurationError, LostLeaseError, StateStoreError
-from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import (
     CarryingBackend,

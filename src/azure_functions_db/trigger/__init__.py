@@ -8,7 +8,6 @@ from azure_functions_db._lazy import lazy_names
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
-    from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.errors import (
         CommitError,
         FetchError,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         SourceConfigurationError,
     )
     from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.handler import PollContext
     from azure_functions_db.trigger.normalizers import EventNormalizer, default_normalizer, make_normalizer
     from azure_functions_db.trigger.poll import PollTrigger
     from azure_functions_db.trigger.retry import RetryPolicy

@@ -1,22 +1,250 @@
-"""A change as the handler sees it."""
+"""A change as the handler sees it, and its stable id, made of values in a byte form.
+
+An id is the SHA-256, in hexadecimal, of the source's name and fingerprint, the operation, and what tells
+the change from others: cursor and key, or ``1E`` and the position where a source hands out changes. The
+parts are UTF-8, joined by the byte ``1F``. Users keep these ids in tables: the form of a value never changes.
+
+=================  =====================================================================================
+int, bool, None    decimal digits with a sign if negative; ``True``, ``False``, ``None``
+float              the shortest decimal that reads back the same: ``0.1``, ``1e+16``, ``inf``, ``nan``
+str                in quotes, `escaped`
+bytes              ``b`` and in quotes, each byte that is not printable ASCII escaped
+datetime           ten bytes in UTC (without a zone: as it is): year (2), month, day, hour, minute, second,
+                   microsecond (3), big-endian
+date, time         ``datetime.date(2026, 4, 7)``, ``datetime.time(1, 2)``; seconds and microseconds unless zero
+Decimal, UUID      ``Decimal('1.50')``, ``UUID('12345678-1234-5678-1234-567812345678')``
+a composite key    the forms of its values, joined by ``1F``
+=================  =====================================================================================
+
+Any other type, and a time with a zone, has the form in which Python shows it.
+"""
 
 from __future__ import annotations
 
 import copy
 import datetime as dt
-from functools import lru_cache
+import hashlib
+import re
+import struct
+from bisect import bisect
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+from uuid import UUID
 
 from azure_functions_db.core.serializers import json_safe
-from azure_functions_db.trigger.event_ids import Identities
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn, Self
 
     from azure_functions_db.core.types import CursorPart, CursorValue, Operation, SourceDescriptor
+
+
+_MOMENT: Final = struct.Struct(">HBBBBI").pack
+_SHORT_ESCAPES: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"}
+
+
+@dataclass(slots=True, eq=False)
+class Identities:
+    """The stable ids of the events of a batch, made all at once when the first is asked for."""
+
+    _source: SourceDescriptor
+    _operations: Sequence[str]
+    _cursors: Sequence[Any]
+    _keys: Sequence[Any]
+    revisions: Mapping[int, str] = field(default_factory=dict)
+    """What tells a change from an earlier one with the same cursor and key, by its place in the batch."""
+    made: list[str] | None = None
+
+    def make(self) -> list[str]:
+        """Return a SHA-256 over source, operation, cursor and key for each change, in order."""
+        prefix = f"{self._source.name}\x1f{self._source.fingerprint}"
+        copies = {op: hashlib.sha256(f"{prefix}\x1f{op}\x1f".encode()).copy for op in set(self._operations)}
+        changes = self._changes()
+        for place, revision in self.revisions.items():
+            changes[place] += f"\x1f{revision}".encode()
+        made = []
+        for begun, change in zip(map(copies.__getitem__, self._operations), changes, strict=True):
+            digest = begun()
+            digest.update(change)
+            made.append(digest.hexdigest())
+        self.made = made
+        return made
+
+    def _changes(self) -> list[bytes]:
+        # Joined before they are hashed, step by step over the whole batch: quicker than one loop for it all.
+        return list(map(b"\x1f".join, zip(_bytes_of(self._cursors), _bytes_of(self._keys), strict=True)))
+
+
+class PositionIdentities(Identities):
+    """The stable ids of changes that have a position of their own: two changes of one row never share it."""
+
+    def _changes(self) -> list[bytes]:
+        return [b"\x1e" + position.encode() for position in self._cursors]
+
+
+def _bytes_of(values: Sequence[Any]) -> Iterable[bytes]:
+    """Return the byte form of each value, quicker where they are all of a common kind."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return [b"%d" % value for value in values]
+    if kinds == {str}:
+        return _texts(values)
+    if kinds == {dt.datetime} and all(map(_is_utc, {value.tzinfo for value in values})):
+        # The same as `_datetime`, without a call for each.
+        return [_MOMENT(v.year, v.month, v.day, v.hour, v.minute, v.second << 24 | v.microsecond) for v in values]
+    if kinds == {tuple} and len(set(map(len, values))) == 1 and values[0]:
+        # Column by column, as composite keys are all alike.
+        return map(b"\x1f".join, zip(*map(_bytes_of, zip(*values, strict=True)), strict=True))
+    return map(byte_form, values)
+
+
+def byte_form(value: Any) -> bytes:
+    """Return bytes that are one for one with the value and do not depend on a session's time zone."""
+    form = _FORMS.get(value.__class__)
+    return repr(value).encode() if form is None else form(value)
+
+
+def _datetime(value: dt.datetime) -> bytes:
+    v = value if _is_utc(value.tzinfo) else value.astimezone(dt.UTC)
+    return _MOMENT(v.year, v.month, v.day, v.hour, v.minute, v.second << 24 | v.microsecond)
+
+
+def _time(value: dt.time) -> bytes:
+    if value.tzinfo is not None or value.fold:
+        return repr(value).encode()
+    parts = [value.hour, value.minute]
+    if value.second or value.microsecond:
+        parts.append(value.second)
+    if value.microsecond:
+        parts.append(value.microsecond)
+    return f"datetime.time({', '.join(map(str, parts))})".encode()
+
+
+def _is_utc(zone: dt.tzinfo | None) -> bool:
+    """Tell whether times of this zone are what they are in UTC; those without a zone are left alone."""
+    return zone is None or zone is dt.UTC or getattr(zone, "key", None) in {"UTC", "Etc/UTC"}
+
+
+def _texts(values: Sequence[str]) -> Iterable[bytes]:
+    if _special().search("".join(values)):
+        return map(_text, values)
+    # With nothing to escape in any of them, all are written at once.
+    return ("'" + "'\n'".join(values) + "'").encode().split(b"\n")
+
+
+def _text(value: str) -> bytes:
+    if _special().search(value):
+        return escaped(value, _unprintable()).encode()
+    return b"'%b'" % value.encode()
+
+
+def _binary(value: bytes) -> bytes:
+    return b"b" + escaped(value.decode("latin-1"), _unprintable_in_ascii()).encode()
+
+
+def escaped(text: str, unprintable: re.Pattern[str]) -> str:
+    r"""Return a text in quotes: single ones, or double ones where it has single and no double ones.
+
+    The quote and the backslash have a backslash before them; tab, line feed and carriage return are
+    ``\t``, ``\n``, ``\r``; any other unprintable character is ``\xhh``, ``\uhhhh`` or ``\Uhhhhhhhh``.
+    """
+    quote = '"' if "'" in text and '"' not in text else "'"
+    safe = unprintable.sub(_escape, text)
+    return f"{quote}{safe.replace(quote, chr(92) + quote)}{quote}"
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    short = _SHORT_ESCAPES.get(character)
+    if short is not None:
+        return short
+    code = ord(character)
+    if code < 0x10000:
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    # An even number of ends lies before a run of printable ones.
+    return f"\\U{code:08x}" if bisect(_run_ends(), code) % 2 == 0 else character
+
+
+@cache
+def _unprintable_in_ascii() -> re.Pattern[str]:
+    return re.compile(r"[^ -\[\]-~]")
+
+
+@cache
+def _unprintable(besides: str = "") -> re.Pattern[str]:
+    """Return what matches the backslash and each character that was not printable in Unicode 14, or is above U+FFFF.
+
+    `_escape` tells the latter apart: a pattern of so many ranges there would be slow.
+    """
+    bounds = list(pairwise(_run_ends()))[1::2]
+    ranges = "".join(f"{chr(first)}-{chr(end - 1)}" for first, end in bounds if end <= 0x10000)
+    return re.compile(f"[\x00-\x1f\\\\\x7f{ranges}\U00010000-\U0010ffff{besides}]")
+
+
+@cache
+def _special() -> re.Pattern[str]:
+    return _unprintable("'")
+
+
+@cache
+def _run_ends() -> list[int]:
+    return list(accumulate((int(run, 36) for run in _RUNS.split()), initial=0x80))
+
+
+_FORMS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    int: b"%d".__mod__,
+    bool: lambda value: b"True" if value else b"False",
+    type(None): lambda _none: b"None",
+    float: lambda value: float.__format__(value, "").encode(),
+    str: _text,
+    bytes: _binary,
+    dt.datetime: _datetime,
+    dt.date: lambda value: f"datetime.date({value.year}, {value.month}, {value.day})".encode(),
+    dt.time: _time,
+    Decimal: lambda value: f"Decimal('{value}')".encode(),
+    UUID: lambda value: f"UUID('{value}')".encode(),
+    tuple: lambda value: b"\x1f".join(map(byte_form, value)),
+}
+
+# Unicode grows, and with it what Python calls printable; ids must not. From U+0080 on: how many characters were
+# printable in Unicode 14.0, how many after them were not, and so on, in base 36.
+_RUNS: Final = (
+    "0 x c 1 ju 2 6 4 7 1 1 1 k 1 b1 1 12 2 1e 2 3 1 1j 8 r 4 6 h m 1 5c 1 1c 2 1n 2 2t e 1n 2 1d 2 f 1 s 2 1 1 b 5 "
+    "v 9 22 1 4h 1 8 2 2 2 m 1 7 1 1 3 4 2 9 2 2 2 4 8 1 4 2 1 5 2 p 2 3 1 6 4 2 2 m 1 7 1 2 1 2 1 2 2 1 1 5 4 2 2 "
+    "3 3 1 7 4 1 1 7 h a 3 1 9 1 3 1 m 1 7 1 2 1 5 2 a 1 3 1 3 2 1 f 4 2 c 7 7 1 3 1 8 2 2 2 m 1 7 1 2 1 5 2 9 2 2 "
+    "2 3 7 3 4 2 1 5 2 i a 2 1 6 3 3 1 4 3 2 1 1 1 2 3 2 3 3 3 c 4 5 3 3 1 4 2 1 6 1 e l 5 d 1 3 1 n 1 g 2 9 1 3 1 "
+    "4 7 2 1 3 2 1 2 4 2 a 7 m 1 3 1 n 1 a 1 5 2 9 1 3 1 4 7 2 6 2 1 4 2 a 1 2 d d 1 3 1 1f 1 3 1 6 4 g 2 q 1 3 1 i "
+    "3 o 1 9 1 1 2 7 3 1 4 6 1 1 1 8 6 a 2 3 c 1m 4 t 11 2 1 1 1 5 1 o 1 1 1 n 2 5 1 1 1 6 2 a 2 4 w 20 1 10 4 13 1 "
+    "10 1 f 1 d 11 5i 1 1 5 1 2 ah 1 4 2 7 1 1 1 4 2 15 1 4 2 x 1 4 2 7 1 1 1 4 2 f 1 1l 1 4 2 1v 2 w 3 q 6 2e 2 6 "
+    "2 hs 1 s 3 2h 7 m 9 o 9 k c d 1 3 1 2 c 2m 2 a 6 a 6 e 1 b 6 2h 7 17 5 1y a v 1 c 4 c 4 1 3 16 2 5 b 18 4 q 6 "
+    "b 3 1q 2 1t 1 t 2 b 6 a 6 e 2 v 1d 25 3 1b 1 38 8 1o 3 f 3 1o 7 17 2 b 8 17 5 eu 2 6 2 12 2 6 2 8 1 1 1 1 1 1 "
+    "1 v 2 1h 1 f 1 e 2 6 1 j 2 3 1 9 h o 8 1b h 2 2 r 1 d 3 x f x f 3w 4 if p b l 1ec 2 w 1 9p 5 19 1 1 5 1 2 1k 7 "
+    "2 e o 9 7 1 7 1 7 1 7 1 7 1 7 1 7 1 7 1 3i y q 1 2h c 5y q c 5 1r 1 2e 2 2v 5 17 1 2m 1 2c c 1b 1 mlp 3 1j 9 "
+    "9o k 54 8 5n 5 2 1 1 1 5 o 1n 3 a 6 1k 8 1y 8 c 6 38 b u 3 26 1 b 4 x 1 1j 9 e 2 a 2 2v o s a 6 2 6 2 6 9 7 1 "
+    "7 1 1o 4 3i 2 a 6 8mc c n 4 1d 6is a6 2 2y 12 7 c 5 5 q 1 5 1 1 1 2 1 2 1 3h g cd 2 1i 7 1 w 16 6 1f 1 j 1 4 4 "
+    "5 1 3r 4 5a 3 6 2 6 2 6 2 3 3 7 1 7 d 2 2 c 1 q 1 j 1 2 1 f 2 e y 3f 5 3 4 19 3 2g 1 d 3 1 1b 1a 3m t 3 1d f s "
+    "4 10 9 u 5 17 5 u 1 11 4 e 16 4e 2 a 6 10 4 10 4 14 8 1g b c 1 f 1 7 1 2 1 b 1 f 1 7 1 2 1v 8n 9 m a 8 o 6 1 "
+    "16 1 9 1x 6 2 1 1 18 1 2 3 1 2 n 1 20 8 9 1c j 1 2 5 x 3 r 5 1 1s 1k 4 k 2 1e 1 2 5 8 1 3 1 t 2 3 4 a 7 9 7 1s "
+    "w 13 4 c 9 1i 3 t 2 r 5 q 7 4 c 7 28 21 1j 1f d 1f 7 1a 8 a 86 v 1 16 1 3 2 2 26 14 8 16 m q 12 s k n 9 26 4 "
+    "10 9 1q 1 5 d p 7 a 6 1h 1 i 8 13 9 2o 1 k b i 1 18 1t 7 1 1 1 4 1 f 1 b 6 1n 5 a 6 4 1 8 2 2 2 m 1 7 1 2 1 5 "
+    "1 a 2 2 2 3 2 1 6 1 5 7 2 7 3 5 3v 2k 1 5 u 20 8 a 4m 1i 2 12 y 1x b a 6 d j 1m 6 a 1i r 2 f 4 n 55 1o 2s 2b c "
+    "8 2 1 2 8 1 2 1 u 1 2 2 c 9 a 1y 8 2 1a 2 b r 20 8 2b d 21 7b 9 1 19 1 e a t 3 w 2 m 1 e 21 7 1 2 1 18 3 1 1 2 "
+    "1 9 8 a 6 6 1 2 1 11 1 2 1 6 7 a 8m p 53 1 f 1e d pn 2u 33 1 5 b 5g 218 2r d tr 34h g7 6nt ft 7 v 1 a 4 29 1 a "
+    "6 u 2 6 a 1y a a 1 7 1 l 5 j j4 2j 2t 23 4 1l 7 h 1s 5 b 2 e 4qg 8 ye 16 9 6w7 4 1 7 1 2 1 83 19 3 h 4 8 b0 "
+    "1s4 2z 5 d 3 9 7 a 2 4 3mo 1a 2 n 9 38 1o 6u a 13 2 22 8 34 l 1y 4a k c 2f 9 p 3r 2d 1 1z 1 2 2 1 2 2 2 4 1 c "
+    "1 1 1 7 1 1t 1 4 2 8 1 7 1 s 1 4 1 5 1 1 3 7 1 9g 2 84 2 ji f 5 1 f uo v 69 7 1 h 2 7 1 2 1 5 5x 19 3 e 2 a 4 "
+    "2 8w v h 1m 5 1 yo 7 1 4 1 2 1 f 1 5h 2 g 15 24 4 a 4 2 lt 1w 24 1p 5e 4 1 r 1 2 1 1 2 1 1 a 1 4 1 1 1 1 6 1 4 "
+    "1 1 1 1 1 1 3 1 2 1 1 2 1 1 1 1 1 1 1 1 1 1 2 1 1 2 4 1 7 1 4 1 4 1 1 1 a 1 h 5 3 1 5 1 h 1g 2 7i 18 4 2s c f "
+    "2 f 1 f 1 11 a 4u 1k t d 18 4 9 7 2 e 6 4a rc 5 g 3 d 3 38 c 2h 7 c 4 1 f c 4 1k 8 a 6 14 8 u 2 2 26 9g c e 2 "
+    "5 3 5 3 7 9 t 3 b 5 6 a a 6 8 8 7 9 43 1 1j 11 a sm wyo w 37d 7 66 2 4g2 e 5rl 2e7 f2 15u 3t7 fcmt 6o 47bk "
+)
+
 
 _FIELDS: Final = ("event_id", "op", "source", "cursor", "pk", "before", "after", "metadata")
 _CONTAINERS: Final = frozenset({dict, list, set})

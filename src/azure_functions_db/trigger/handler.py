@@ -1,9 +1,10 @@
-"""The user's handler behind one way to call it, and the models that it may want instead of events."""
+"""The user's handler behind one way to call it, with what it may know of a batch and the models it may want."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from azure_functions_db.core.bridge import LoopCall, all_awaited, with_all_awaited
@@ -13,12 +14,46 @@ from azure_functions_db.core.types import HandledFirst
 
 if TYPE_CHECKING:
     import asyncio
+    import datetime as dt
     from collections.abc import Callable, Mapping, Sequence
 
-    from azure_functions_db.trigger.context import PollContext
+    from azure_functions_db.core.types import CheckpointJson
+    from azure_functions_db.trigger.batch import Reason
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.lease import Lease
-    from azure_functions_db.trigger.poison import Reason
+
+
+class LeaseLost(Protocol):
+    """Tells whether the lease was lost; then nothing that the handler does is confirmed."""
+
+    def is_set(self) -> bool:
+        """Tell whether the lease is lost by now."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost or the time is up; tell which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollContext:
+    """The circumstances of one call of the handler."""
+
+    poller_name: str
+    invocation_id: str
+    batch_id: str
+    lease_owner: str
+    checkpoint_before: CheckpointJson
+    checkpoint_after_candidate: CheckpointJson
+    """What will be committed when the handler has succeeded with the whole batch."""
+    tick_started_at: dt.datetime
+    source_name: str
+    attempt: int
+    """1 for the first delivery that this library knows of."""
+    events: Sequence[RowChange] = field(repr=False)
+    """The events themselves, also where the handler is given models: `RowsFailed` wants their ids."""
+    lease_lost: LeaseLost = field(repr=False, compare=False)
+    """Worth a look in a long handler: once it is set, stop."""
+    deadline: dt.datetime | None = None
+    """When the time budget of the tick is used up; None where it has none."""
 
 
 class Handler:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import HandlerError, PollerError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined, Stage
+from azure_functions_db.trigger.batch import Search
 from azure_functions_db.trigger.handler import named_rows
-from azure_functions_db.trigger.poison import Search
 from azure_functions_db.trigger.tick import HandledPartly, Tick
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.ports import QuarantineSink
     from azure_functions_db.core.types import FetchResult, Position
-    from azure_functions_db.trigger.batch import Batch, Checkpoint
+    from azure_functions_db.trigger.batch import Batch, Checkpoint, Reason
     from azure_functions_db.trigger.events import RowChange
-    from azure_functions_db.trigger.poison import Reason
 
 # A row that shows the handler to work may lie behind many rows of other partitions.
 _PAGES_TO_WITNESS = 100

@@ -9,8 +9,7 @@ from uuid import uuid4
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
 from azure_functions_db.core.ports import ChangeReader, NamesColumns, NormalizesItself, TellsOperations
 from azure_functions_db.core.types import Change
-from azure_functions_db.trigger.event_ids import Identities, PositionIdentities
-from azure_functions_db.trigger.events import OpenRowChange, RowChange
+from azure_functions_db.trigger.events import Identities, OpenRowChange, PositionIdentities, RowChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

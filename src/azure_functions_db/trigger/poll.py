@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.clocks import utc_now
+from azure_functions_db.core.config import encoded_name
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.names import encoded_name
-from azure_functions_db.core.observers import Observers, standard_observers
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
+from azure_functions_db.core.signals import Observers, standard_observers
 from azure_functions_db.core.types import Position  # noqa: TC001 - read below
 from azure_functions_db.trigger.adapters import full_source
 from azure_functions_db.trigger.batch import Checkpoint  # noqa: TC001 - read below

@@ -41,8 +41,7 @@ from azure_functions_db.core.signals import (
     TickStarted,
 )
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
-from azure_functions_db.trigger.context import PollContext
-from azure_functions_db.trigger.handler import Misfits, count_before_failed, fitted
+from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
 from azure_functions_db.trigger.lease import Lease, TickCancelled
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
@@ -51,13 +50,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from azure_functions_db.core.errors import DbError
-    from azure_functions_db.core.observers import Observers
     from azure_functions_db.core.ports import ChangeReader
-    from azure_functions_db.core.signals import TickSignal
+    from azure_functions_db.core.signals import Observers, TickSignal
     from azure_functions_db.core.types import FetchResult, Position
+    from azure_functions_db.trigger.batch import Search
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
-    from azure_functions_db.trigger.poison import Search
     from azure_functions_db.trigger.poll import PollSettings
 
     _Errors = Mapping[str, Exception]

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool
 
 from azure_functions_db import ConfigurationError, DbConfig, DbConnectionError, DbReader, DbWriter, WriteError
-from azure_functions_db.binding import bulk
+from azure_functions_db.binding import writer
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_any_name_works_on_every_path(place: Place, count: int) -> None:
 
 
 def test_long_rows_stay_within_the_servers_packet(mariadb: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_STATEMENT_BYTES", 10**9)
+    monkeypatch.setattr(writer, "_STATEMENT_BYTES", 10**9)
     mariadb.execute("CREATE TABLE texts (id INTEGER PRIMARY KEY, body LONGTEXT)")
     packet = int(mariadb.rows("SELECT @@max_allowed_packet AS n")[0]["n"])
     body = "é" * 300_000

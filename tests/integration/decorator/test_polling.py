@@ -26,8 +26,8 @@ from azure_functions_db.decorator.composition import polling_of
 from azure_functions_db.testing.memory import FakeClock
 
 if TYPE_CHECKING:
-    from azure_functions_db.trigger.context import PollContext
     from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.handler import PollContext
 
 db = DbBindings()
 ROWS = 40

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db import ConfigurationError
-from azure_functions_db.binding.bulk import _filled
 from azure_functions_db.binding.input_rows import chunked, grouped, merged
+from azure_functions_db.binding.writer import _filled
 
 ROWS = st.lists(
     st.fixed_dictionaries(

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db.core.types import Operation, SourceDescriptor
-from azure_functions_db.trigger.event_ids import Identities, byte_form
-from azure_functions_db.trigger.events import RowChange
+from azure_functions_db.trigger.events import Identities, RowChange, byte_form
 
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:0")
 NOON = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, dt.UTC)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azure_functions_db.trigger.poison import Search
+from azure_functions_db.trigger.batch import Search
 
 BATCH = 8
 

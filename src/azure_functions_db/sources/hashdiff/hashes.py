@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SerializationError, SourceConfigurationError
 from azure_functions_db.sources.keyset import values
+from azure_functions_db.sources.keyset.page import is_undecodable
 from azure_functions_db.sources.keyset.plan import typed_parameter
 from azure_functions_db.sources.keyset.rows import header_of
 from azure_functions_db.sources.keyset.shape import bound_text
-from azure_functions_db.sources.keyset.undecodable import is_undecodable
 from azure_functions_db.sql.autocommit import driver_errors
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from azure_functions_db.azure.storage import blob_container, failure_told
-from azure_functions_db.core.config import expanded
+from azure_functions_db.core.config import encoded_app, encoded_name, expanded
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError, masked_error
-from azure_functions_db.core.names import encoded_app, encoded_name
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import is_schema_change, is_transient, reason_of

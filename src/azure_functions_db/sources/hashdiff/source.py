@@ -8,9 +8,8 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from azure_functions_db.core.config import config_of
+from azure_functions_db.core.config import config_of, encoded_name
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.names import encoded_name
 from azure_functions_db.core.serializers import datetime_text, serialize_part
 from azure_functions_db.core.types import AdapterCapability, Backlog, FetchResult, SourceDescriptor
 from azure_functions_db.sources.hashdiff.hashes import Relation, hashing

@@ -15,8 +15,7 @@ from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import MOST_ROWS, Position
-from azure_functions_db.sources.keyset.tombstones import unread_tombstones
-from azure_functions_db.sql.database_clock import database_now
+from azure_functions_db.sql.transactions import database_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -294,3 +293,39 @@ def _ddl(engine: Engine, plan: Plan) -> str:
     Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
     index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
     return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
+
+
+_WORDS = re.compile(r"tombstone|delet|removed|grave", re.IGNORECASE)
+
+
+def unread_tombstones(plan: Plan, connection: Connection) -> Iterator[Finding]:
+    """Point out a table that seems to tell of deletes while nobody asks it."""
+    from sqlalchemy import inspect
+
+    definition = plan.definition
+    if definition.table is None or definition.deleted_column is not None:
+        return
+    inspector = inspect(connection)
+    for name in inspector.get_table_names(definition.schema):
+        if name != definition.table and _speaks_of(name, definition.table) and _has_key(inspector, name, plan):
+            yield Finding(
+                "deletes",
+                "note",
+                f"{name} has the key of {definition.table} and looks like a table of tombstones: its deletes are not "
+                "delivered",
+                "poll both as one: query= with a UNION ALL of rows and tombstones, and deleted_column=",
+            )
+
+
+def _speaks_of(name: str, table: str) -> bool:
+    """Tell whether a name is made of the table's name and a word for what has gone."""
+    return table.lower().rstrip("s") in name.lower() and _WORDS.search(name) is not None
+
+
+def _has_key(inspector: Inspector, name: str, plan: Plan) -> bool:
+    """Tell whether a table has the key columns, of types that can be compared."""
+    kinds = {column["name"]: column["type"] for column in inspector.get_columns(name, plan.definition.schema)}
+    return all(
+        key in kinds and values.is_whole(kinds[key]) == values.is_whole(plan.shape.types[key])
+        for key in plan.definition.pk_columns
+    )

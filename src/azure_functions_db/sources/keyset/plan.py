@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.definition import Definition
+    from azure_functions_db.sources.keyset.page import SalvagedRow
     from azure_functions_db.sources.keyset.position import Bound, Position
     from azure_functions_db.sources.keyset.rows import CompiledStatement, Header
     from azure_functions_db.sources.keyset.shape import Shape
-    from azure_functions_db.sources.keyset.undecodable import SalvagedRow
 
 
 Recurrence = Literal["ignored", "unique", "ripens", "read again"]

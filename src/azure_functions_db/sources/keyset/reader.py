@@ -20,7 +20,15 @@ from azure_functions_db.sources.keyset.horizon import (
     warn_of_late_commits,
     warn_of_running,
 )
-from azure_functions_db.sources.keyset.page import Page, at_present, empty_page, read_page
+from azure_functions_db.sources.keyset.page import (
+    Page,
+    SalvagedRow,
+    at_present,
+    empty_page,
+    failures_in,
+    read_page,
+    salvaged_records,
+)
 from azure_functions_db.sources.keyset.plan import LIMIT, Plan
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,
@@ -33,7 +41,6 @@ from azure_functions_db.sources.keyset.position import (
     position_in,
 )
 from azure_functions_db.sources.keyset.shape import described_shape, query_shape, renewed_table_shape, table_shape
-from azure_functions_db.sources.keyset.undecodable import SalvagedRow, failures_in, salvaged_records
 from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sources.read_errors import may_be_migration, raise_read_error
 from azure_functions_db.sql.autocommit import leave_transactions
