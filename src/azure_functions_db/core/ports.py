@@ -230,6 +230,17 @@ class ReportsFacts(Protocol):
 
 
 @runtime_checkable
+class TellsPositions(Protocol):
+    """A source whose positions people can read and type, as places in a log are; asking consumes nothing."""
+
+    def describe(self, checkpoint: Position) -> str:
+        """Return where a checkpoint stands, as people read it."""
+
+    def parse(self, text: str) -> Position:
+        """Return the checkpoint of a place that somebody has typed; `SourceConfigurationError` where it is none."""
+
+
+@runtime_checkable
 class ManagesStream(Protocol):
     """A source that needs something on its server to stream from, a slot and a publication say, and can make it."""
 

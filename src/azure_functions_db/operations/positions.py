@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, CursorSerializationError
-from azure_functions_db.core.ports import NamesColumns, ReadsRanges, TypesValues
+from azure_functions_db.core.ports import NamesColumns, ReadsRanges, TellsPositions, TypesValues
 from azure_functions_db.core.serializers import deserialize_part
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ def typed_source(source: Any) -> Any:
 
 def check_ranges(source: Any) -> None:
     """Refuse a source that cannot be read from one cursor value to another."""
+    if isinstance(source, TellsPositions):
+        raise ConfigurationError(
+            f"A {type(source).__name__} reads a log, which has no stretches of rows: azfdb reset NAME --to-beginning "
+            "delivers its tables anew, azfdb reset NAME --to-cursor PLACE what the log still has"
+        )
     if not (isinstance(source, ReadsRanges) and isinstance(source, TypesValues)):
         raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, StateStoreError
 from azure_functions_db.core.files import make_folder, write_new
-from azure_functions_db.core.ports import CountsBacklog
+from azure_functions_db.core.ports import CountsBacklog, TellsPositions
 from azure_functions_db.core.serializers import serialize_position
 from azure_functions_db.operations.positions import cursor_from, key_from, typed_source
 from azure_functions_db.operations.reports import jsonable
@@ -82,12 +82,26 @@ def to_cursor(
     """Plan to go on after a row: its cursor value as a person types it, and its key as ``name=value``."""
     name = poller.name
     source = None if poller.definition is None else poller.definition.settings.source
+    if isinstance(source, TellsPositions):
+        return _to_position(poller, source, text, pk, force=force)
     document = _present_document(poller, force=force)
     value = cursor_from(text, kind, document, typed_source(source))
     key = key_from(pk, document, typed_source(source))
     if source is not None and not force:
         _check_readable(source, {"cursor": serialize_position(value, key)})
     return _planned(poller, f"reset to {text}", lambda store: store.reset_to_cursor(name, value, key, force=force))
+
+
+def _to_position(poller: Poller, source: Any, text: str, pk: tuple[str, ...], *, force: bool) -> PlannedChange:
+    """Plan to go on at a place in a log."""
+    if pk:
+        raise ConfigurationError(
+            f"A {type(source).__name__} stands at a place in a log, which has no key: leave --pk out"
+        )
+    position, name = source.parse(text), poller.name
+    if not force:
+        _check_readable(source, position)
+    return _planned(poller, f"reset to {text}", lambda store: store.reset_to_position(name, position, force=force))
 
 
 def adopt_fingerprint(poller: Poller, *, force: bool = False) -> PlannedChange:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import DbError, StateStoreError
-from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
+from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts, TellsPositions
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.adapters import reading
@@ -169,6 +169,8 @@ def _note_fingerprint(poller: Poller, status: PollerStatus, document: Document) 
 
 def _read_source(poller: Poller, checkpoint: dict[str, Any], status: PollerStatus, now: dt.datetime) -> None:
     source = poller.defined.settings.source
+    if isinstance(source, TellsPositions) and checkpoint.get("cursor") is not None:
+        status.cursor = source.describe(checkpoint)
     waiting = look_behind(source, checkpoint, now)
     if waiting.backlog is not None:
         status.lag_seconds = waiting.backlog.lag_seconds

@@ -224,6 +224,10 @@ class StreamHealth:
     retained_bytes: int | None = None
     """How much of the log the server keeps because of this poller."""
     retained_limit_bytes: int | None = None
+    retention_left_bytes: int | None = None
+    """How much more the log may grow before what the poller has not read is given up."""
+    retention_left_seconds: float | None = None
+    """For how long the server will still keep what the poller has not read."""
     last_commit_at: dt.datetime | None = None
     """When the last change that was read had been committed."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -243,6 +247,8 @@ class StreamHealth:
             "stream_lag_seconds": self.lag_seconds,
             "retained_bytes": self.retained_bytes,
             "retained_limit_bytes": self.retained_limit_bytes,
+            "retention_left_bytes": self.retention_left_bytes,
+            "retention_left_seconds": self.retention_left_seconds,
             "last_commit_at": self.last_commit_at,
             **self.details,
             "warning": self.warning,
@@ -255,5 +261,7 @@ class StreamHealth:
             "azfdb_stream_lag_bytes": self.lag_bytes,
             "azfdb_stream_lag_seconds": self.lag_seconds,
             "azfdb_stream_retained_bytes": self.retained_bytes,
+            "azfdb_stream_retention_left_bytes": self.retention_left_bytes,
+            "azfdb_stream_retention_left_seconds": self.retention_left_seconds,
         }
         return {name: float(value) for name, value in values.items() if value is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import time
@@ -17,9 +16,9 @@ from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.sources.mysql.events import TableMaps
 from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, file_number, parsed, stem
 from azure_functions_db.sources.mysql.replica import Replica, random_server_id
-from azure_functions_db.sources.mysql.server import Server, bytes_after, log_end, log_files
+from azure_functions_db.sources.mysql.server import Server, bytes_after, health_at, log_end, log_files
 from azure_functions_db.sources.mysql.transactions import TransactionReader
-from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
+from azure_functions_db.sources.stream import LogPage, RowsPage
 from azure_functions_db.sql.autocommit import leave_transactions
 from azure_functions_db.sql.failures import is_forbidden
 from azure_functions_db.sql.reflection import refreshed, table_of
@@ -83,6 +82,7 @@ class BinlogLog:
         self.tables = names_of(options.tables, engine)
         self._charsets: dict[int, str] = {}
         self._folds_names = False
+        self._retention_seconds: float | None = None
         self._maps = TableMaps(self._is_wanted, self._charset_of, self._hints_of)
         self._replica: Replica | None = None
         self._reader: TransactionReader | None = None
@@ -130,14 +130,14 @@ class BinlogLog:
             self._reader = self._opened(start)
         reader = self._reader
         if reader is None:
-            return LogPage([], position, more=False, facts=[_health(start, 0)])
+            return LogPage([], position, more=False, facts=[health_at(start, 0, self._retention_seconds)])
         changes = self._taken(reader, limit)
         reached = self._expected = reader.position
         page = LogPage(
             changes,
             reached.written() if changes or self._is_worth_a_write(start, reached, reader) else position,
             more=not reader.is_over,
-            facts=[_health(reached, 0 if reader.is_over else self._bytes_after(reached))],
+            facts=[health_at(reached, 0 if reader.is_over else self._bytes_after(reached), self._retention_seconds)],
             undecodable=_by_place(changes, reader.undecodable),
         )
         if reader.is_over:
@@ -274,6 +274,7 @@ class BinlogLog:
         server = Server.asked(connection)
         server.demand()
         self._folds_names = server.folds_names
+        self._retention_seconds = server.retention_seconds
         return server
 
     @staticmethod
@@ -431,12 +432,6 @@ def _hint(kind: str, scale: int | None, is_invisible: bool) -> str | int | None:
     if kind == "float":
         return scale
     return kind if kind in {"uuid", "inet4", "inet6"} else None
-
-
-def _health(position: BinlogPosition, lag_bytes: int) -> StreamHealth:
-    committed = dt.datetime.fromtimestamp(position.time, dt.UTC) if position.time else None
-    age = (dt.datetime.now(dt.UTC) - committed).total_seconds() if committed is not None else 0.0
-    return StreamHealth(lag_bytes=lag_bytes, lag_seconds=max(0.0, age) if lag_bytes else 0.0, last_commit_at=committed)
 
 
 def _part(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:

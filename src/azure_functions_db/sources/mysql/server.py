@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
@@ -324,13 +324,23 @@ def health_of(log: BinlogLog, checkpoint: CheckpointJson, *, begins_now: bool) -
         server, files = Server.asked(connection), log_files(connection)
     is_idle = server.is_idle_at(position) or (place is None and begins_now)
     lag = 0 if is_idle else bytes_after(position, files)
+    details = {
+        "oldest_log": files[0].name if files else None,
+        "log_bytes": sum(file.size for file in files),
+        "log_retention_seconds": server.retention_seconds,
+    }
+    health = health_at(position, lag, server.retention_seconds)
+    return replace(health, details=details, warning=_warning(health, server, files, position))
+
+
+def health_at(position: BinlogPosition, lag_bytes: int, retention_seconds: float | None) -> StreamHealth:
+    """Return how far behind a position is, and for how long the server keeps what follows it."""
+    age = _age(position) if lag_bytes else 0.0
     return StreamHealth(
-        lag_bytes=lag,
-        lag_seconds=_age(position) if lag else 0.0,
-        retained_bytes=None,
+        lag_bytes=lag_bytes,
+        lag_seconds=age,
+        retention_left_seconds=None if retention_seconds is None or age is None else retention_seconds - age,
         last_commit_at=dt.datetime.fromtimestamp(position.time, dt.UTC) if position.time else None,
-        details=_details(server, files, position),
-        warning=_warning(server, files, position, lag),
     )
 
 
@@ -339,27 +349,12 @@ def _age(position: BinlogPosition) -> float | None:
     return max(0.0, dt.datetime.now(dt.UTC).timestamp() - position.time) if position.time else None
 
 
-def _details(server: Server, files: Sequence[LogFile], position: BinlogPosition) -> dict[str, object]:
-    left = _seconds_left(server, position)
-    return {
-        "oldest_log": files[0].name if files else None,
-        "log_bytes": sum(file.size for file in files),
-        "log_retention_seconds": server.retention_seconds,
-        "retention_left_seconds": left,
-    }
-
-
-def _seconds_left(server: Server, position: BinlogPosition) -> float | None:
-    """Return how long the server will still keep what follows a position, by its clock and settings."""
-    if server.retention_seconds is None or not position.time:
+def _warning(health: StreamHealth, server: Server, files: Sequence[LogFile], position: BinlogPosition) -> str | None:
+    if not health.lag_bytes:
         return None
-    return server.retention_seconds - (_age(position) or 0.0)
-
-
-def _warning(server: Server, files: Sequence[LogFile], position: BinlogPosition, lag: int) -> str | None:
-    if position.file and files and position.number < file_number(files[0].name) and lag:
+    if position.file and files and position.number < file_number(files[0].name):
         return f"the log of the position ({position.file}) is gone: the oldest that is left is {files[0].name}"
-    left = _seconds_left(server, position)
-    if lag and left is not None and left < _SHORT_OF_TIME * (server.retention_seconds or 0):
+    left = health.retention_left_seconds
+    if left is not None and left < _SHORT_OF_TIME * (server.retention_seconds or 0):
         return f"the server keeps what the poller has not read for {max(0.0, left) / 3600:.2g} more hours only"
     return None

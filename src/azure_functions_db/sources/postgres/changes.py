@@ -269,13 +269,13 @@ class ChangeStream:
         resumed = self._resumed
         if transaction.commit_lsn < self._lsn or (self._seen is not None and self._seen.show(transaction)):
             transaction.skips_all = True
-        elif transaction.commit_lsn == resumed.commit_lsn:
+            return
+        self.last_commit_at = transaction.committed_at
+        if transaction.commit_lsn == resumed.commit_lsn:
             transaction.skipped, transaction.parts_done = resumed.messages, resumed.parts
 
     def _committed(self, _lsn: int, end_lsn: int) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None and not transaction.skips_all:
-            self.last_commit_at = transaction.committed_at
+        self._transaction = None
         self._lsn = max(self._lsn, end_lsn)
 
     def _related(self, relation: Relation, _taken: list[Change]) -> None:

@@ -300,8 +300,17 @@ class PostgresLog:
             return position
         # How the stream is joined to a snapshot is told until all of that lies behind.
         is_joined = place.lsn >= lsn_of(position.get("until", "0/0"))
-        carried = {} if is_joined else {name: position[name] for name in ("seen", "until")}
-        return {**self._position(state, place), **carried}
+        kept = ("committed",) if is_joined else ("committed", "seen", "until")
+        carried = {name: position[name] for name in kept if name in position}
+        return {**self._position(state, place), **carried, **self._moments(stream, state)}
+
+    @staticmethod
+    def _moments(stream: ChangeStream, state: ServerState) -> dict[str, str]:
+        """Return when the last change was committed, and up to when all that was committed has been read."""
+        committed = None if stream.last_commit_at is None else datetime_text(stream.last_commit_at)
+        if committed is None:
+            return {}
+        return {"committed": committed, "at": datetime_text(state.now) if stream.is_caught_up else committed}
 
     def _is_worth_a_write(self, position: LogPosition, place: Place, state: ServerState) -> bool:
         moved = place.lsn - lsn_of(position["value"])
@@ -318,8 +327,8 @@ class PostgresLog:
         seconds = self._definition.heartbeat_seconds
         if seconds is None:
             return False
-        written = dt.datetime.fromisoformat(position["at"])
-        return (state.now - written).total_seconds() >= seconds
+        age = age_of(position, state)
+        return age is None or age >= seconds
 
     def _health(self, state: ServerState, stream: ChangeStream) -> StreamHealth:
         lag = max(0, state.flushed_lsn - stream.place.lsn)
@@ -414,6 +423,13 @@ def current_values(
     return None if row is None else dict(row)
 
 
+def age_of(position: LogPosition, state: ServerState) -> float | None:
+    """Return how long ago all that had been committed was read; what waits behind the position is younger."""
+    if "at" not in position:
+        return None  # somebody has typed it
+    return max(0.0, (state.now - dt.datetime.fromisoformat(position["at"])).total_seconds())
+
+
 def health(
     definition: Definition,
     state: ServerState,
@@ -423,18 +439,20 @@ def health(
 ) -> StreamHealth:
     """Return how far behind a poller is, and what its slot holds."""
     limit, held, slot = definition.max_retained_bytes, state.retained_bytes, state.slot
+    safe = None if slot is None else slot.safe_wal_bytes
     warning = None
     if held > limit:
         warning = (
             f"slot {definition.slot!r} holds {held >> 20} MB of log on the server's disk, more than "
             f"max_retained_mb={limit >> 20}: let the poller catch up, or drop the slot (azfdb stream drop)"
         )
-    details = {} if slot is None else {"wal_status": slot.wal_status, "safe_wal_bytes": slot.safe_wal_bytes}
+    details = {} if slot is None else {"wal_status": slot.wal_status, "safe_wal_bytes": safe}
     return StreamHealth(
         lag_bytes=lag_bytes,
         lag_seconds=lag_seconds,
         retained_bytes=held,
         retained_limit_bytes=limit,
+        retention_left_bytes=max(0, min(limit - held, limit if safe is None else safe)),
         last_commit_at=last_commit_at,
         details={name: value for name, value in details.items() if value is not None},
         warning=warning,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
     from azure_functions_db.sources.postgres.log import PostgresLog, Processors
     from azure_functions_db.sources.postgres.server import OnMaxRetained, Server, ServerState, Transport, Undecodable
-    from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
+    from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode, StreamHealth
     from azure_functions_db.sql.engine import EngineProvider
 
 KIND = "postgres-logical"
@@ -181,22 +181,13 @@ class PostgresLogicalSource:
     checkup = examine
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
-        """Return how many bytes of log lie between the checkpoint and the log's end; other tables' are among them."""
-        with reading(self.name):
-            state = self._server().look()
-            waiting = self._waiting(checkpoint, state)
-            return Backlog(waiting, "bytes", lag_seconds=None if waiting else 0.0)
+        """Return how many bytes of log follow the checkpoint, and how old they can be; other tables' are among them."""
+        health = self._health(checkpoint)
+        return Backlog(health.lag_bytes or 0, "bytes", lag_seconds=health.lag_seconds)
 
     def report(self, checkpoint: CheckpointJson) -> Sequence[Fact]:
         """Return how far behind a poller is that stands at the checkpoint, and what its slot holds."""
-        from azure_functions_db.sources.postgres.log import health
-
-        with reading(self.name):
-            state = self._server().look()
-            place = Place.of(checkpoint)
-            written = None if place is None else place.position.get("at")
-            at = None if written is None else dt.datetime.fromisoformat(written)
-            return [health(self._definition, state, self._waiting(checkpoint, state), None, at)]
+        return [self._health(checkpoint)]
 
     def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
@@ -245,6 +236,22 @@ class PostgresLogicalSource:
 
     def __repr__(self) -> str:
         return f"PostgresLogicalSource({self.name!r})"
+
+    def _health(self, checkpoint: CheckpointJson) -> StreamHealth:
+        from azure_functions_db.sources.postgres.log import age_of, health
+
+        with reading(self.name):
+            state = self._server().look()
+            waiting, place = self._waiting(checkpoint, state), Place.of(checkpoint)
+            position = {} if place is None else place.position
+            committed = position.get("committed")
+            return health(
+                self._definition,
+                state,
+                waiting,
+                age_of(position, state) if waiting else 0.0,
+                None if committed is None else dt.datetime.fromisoformat(committed),
+            )
 
     def _waiting(self, checkpoint: CheckpointJson, state: ServerState) -> int:
         place = Place.of(checkpoint)
