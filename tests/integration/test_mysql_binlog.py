@@ -307,6 +307,13 @@ def test_an_idle_tick_asks_the_server_once_and_writes_nothing(
         assert mirror.drain() == []
         assert mirror.checkpoint == before
         assert proxy.requests - requests <= 3
+        store = MemoryStateStore()
+        poller = PollTrigger(name="items", source=mirror.source, checkpoint_store=store)
+        poller.run(timer=None, handler=lambda _events: None)
+        document, requests = store.inspect("items"), proxy.requests
+        assert poller.run(timer=None, handler=lambda _events: None) == 0
+        assert store.inspect("items") == document, "not even a lease was taken"
+        assert proxy.requests - requests <= 3
 
 
 # Losing the position.

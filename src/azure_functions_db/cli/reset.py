@@ -28,7 +28,10 @@ def reset(
         typer.Option("--to-checkpoint", metavar="FILE", resolve_path=True, help="An exported document or a backup."),
     ] = None,
     to_cursor: Annotated[
-        str | None, typer.Option("--to-cursor", metavar="VALUE", help="Go on after this cursor value; needs --pk.")
+        str | None,
+        typer.Option(
+            "--to-cursor", metavar="VALUE", help="Go on after this cursor value, with --pk; of a log, at this place."
+        ),
     ] = None,
     pk: Annotated[
         list[str] | None, typer.Option("--pk", metavar="NAME=VALUE", help="A key column of that row; repeatable.")

@@ -230,6 +230,14 @@ class ReportsFacts(Protocol):
 
 
 @runtime_checkable
+class TellsQuiet(Protocol):
+    """A source that needs the lease to be read, and knows without it when there is nothing to read."""
+
+    def quiet(self, checkpoint: Position) -> FetchResult | None:
+        """Return an empty result where certainly nothing follows and nothing is to be acknowledged; else None."""
+
+
+@runtime_checkable
 class TellsPositions(Protocol):
     """A source whose positions people can read and type, as places in a log are; asking consumes nothing."""
 

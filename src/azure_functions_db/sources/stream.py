@@ -12,7 +12,7 @@ from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.types import FetchResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from azure_functions_db.core.ports import Fact
     from azure_functions_db.core.types import Change, CheckpointJson
@@ -195,6 +195,18 @@ class StreamReader:
         return replace(
             place, position=page.position, table=further[0] if further else None, after=None, is_over=is_over
         )
+
+
+def quiet_at(checkpoint: CheckpointJson, ask: Callable[[LogPosition], StreamHealth | None]) -> FetchResult | None:
+    """Return an empty result where a log is quiet at a checkpoint; whatever is wrong is left for a read to tell."""
+    place = Place.of(checkpoint)
+    if place is None or place.table is not None or place.is_over:
+        return None
+    try:
+        health = ask(place.position)
+    except Exception:  # noqa: BLE001 - whoever reads meets it again, and tells it as it is to be told
+        return None
+    return None if health is None else FetchResult([], checkpoint, more=False, facts=[health])
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,21 +206,16 @@ def test_a_checkpoint_of_another_kind_of_source_is_refused(scene: Scene) -> None
         scene.streaming().fetch_changes({"cursor": [1, 2]}, 1)
 
 
-def test_an_idle_tick_takes_three_round_trips_and_writes_nothing(scene: Scene, run_once: Any, monkeypatch: Any) -> None:
-    trips: list[str] = []
-    for name in ("_start", "_said_farewell", "ask", "acknowledge"):
-        method = getattr(Replication, name)
-        monkeypatch.setattr(Replication, name, counted(trips, name, method))
+@pytest.fixture
+def trips(run_once: Any, monkeypatch: Any) -> list[str]:
+    """What is asked of the server, by statements and by messages of the replication protocol."""
     from sqlalchemy import event
 
-    engine = run_once._server().engine
-    event.listen(engine, "before_cursor_execute", lambda *call: trips.append(call[2]))
-    reader = run_once.open()
-    checkpoint = scene.store.load_checkpoint("poller")
-    result = reader.fetch_changes(checkpoint, 10)
-    reader.close()
-    assert len(trips) == 3, trips
-    assert result.next_checkpoint == {"cursor": checkpoint["cursor"]}
+    trips: list[str] = []
+    for name in ("__init__", "_start", "_said_farewell", "ask", "acknowledge"):
+        monkeypatch.setattr(Replication, name, counted(trips, name, getattr(Replication, name)))
+    event.listen(run_once._server().engine, "before_cursor_execute", lambda *call: trips.append(call[2]))
+    return trips
 
 
 def counted(trips: list[str], name: str, method: Any) -> Any:
@@ -229,6 +224,53 @@ def counted(trips: list[str], name: str, method: Any) -> Any:
         return method(*args, **kwargs)
 
     return call
+
+
+def test_an_idle_tick_takes_one_round_trip_and_writes_nothing(scene: Scene, run_once: Any, trips: list[str]) -> None:
+    scene.delivered(run_once)  # what the server itself has written since is passed, and remembered as nothing
+    before, facts = scene.store.inspect("poller"), Facts()
+    del trips[:]
+    assert scene.delivered(run_once, observers=[facts]) == []
+    assert len(trips) == 1, trips
+    assert scene.store.inspect("poller") == before, "not even a lease was taken"
+    assert facts.of("stream_health").gauges()["azfdb_stream_lag_bytes"] == 0
+
+
+def test_an_idle_read_takes_three_round_trips_and_moves_nothing(scene: Scene, run_once: Any, trips: list[str]) -> None:
+    reader = run_once.open()
+    checkpoint = scene.store.load_checkpoint("poller")
+    result = reader.fetch_changes(checkpoint, 10)
+    reader.close()
+    assert len(trips) - trips.count("__init__") == 3, trips
+    assert result.next_checkpoint == {"cursor": checkpoint["cursor"]}
+
+
+def test_a_tick_that_looks_idle_and_is_not_is_none(scene: Scene, run_once: Any) -> None:
+    scene.delivered(run_once)
+    scene.delivered(run_once)
+    scene.run("INSERT INTO %t VALUES (100, 'z')")
+    assert [event.pk for event in scene.delivered(run_once)] == [{"id": 100}]
+
+
+def test_an_idle_tick_still_tells_of_a_slot_that_is_gone(scene: Scene, run_once: Any) -> None:
+    scene.delivered(run_once)
+    run_once.drop_stream()
+    with pytest.raises(PositionLostError, match="does not exist any more"):
+        scene.delivered(run_once)
+
+
+class Facts:
+    """Keeps what sources report."""
+
+    def __init__(self) -> None:
+        self.facts: list[Any] = []
+
+    def notice(self, signal: Any) -> None:
+        if hasattr(signal, "fact"):
+            self.facts.append(signal.fact)
+
+    def of(self, name: str) -> Any:
+        return next(fact for fact in self.facts if fact.log_event == name)
 
 
 NOISE = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 100000)) FROM generate_series(1, 15)"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.sources.mysql.replica import Event
     from azure_functions_db.sources.mysql.server import LogFile
-    from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode
+    from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode, StreamHealth
     from azure_functions_db.sql.engine import EngineProvider
 
 # A fetch that finds nothing for so long hands back where it has come to.
@@ -169,7 +169,9 @@ class BinlogLog:
         if text == "beginning":
             return oldest(connection)
         if text != "now":
-            return parsed(text)
+            position = parsed(text)
+            server.gtid_set(position.gtids or "")  # refuses what is none
+            return position
         if server.gtids is not None and not server.is_mariadb:
             return BinlogPosition(gtids=str(server.gtids))
         end = log_end(connection, server)
@@ -239,8 +241,7 @@ class BinlogLog:
         """Return a reader that stands at the position; None where nothing has happened since."""
         with self.connected() as connection:
             server = self._examined(connection)
-            self._require_same_server(connection, server, start)
-            if server.is_idle_at(start) or self._is_at_end(connection, server, start):
+            if self._is_quiet(connection, server, start):
                 return None
         try:
             return self._dumped(server, start)
@@ -250,6 +251,17 @@ class BinlogLog:
         # The file has gone, but perhaps nothing of it was left to read: the server knows by the GTIDs.
         self.close()
         return self._dumped(server, replace(start, file="", crc=None, offset=4))
+
+    def quiet(self, position: LogPosition) -> StreamHealth | None:
+        """Return how things stand where nothing has been committed since the position; else None."""
+        start = BinlogPosition.of(position)
+        with self.connected() as connection:
+            is_quiet = self._is_quiet(connection, self._examined(connection), start)
+        return health_at(start, 0, self._retention_seconds) if is_quiet else None
+
+    def _is_quiet(self, connection: Connection, server: Server, start: BinlogPosition) -> bool:
+        self._require_same_server(connection, server, start)
+        return server.is_idle_at(start) or self._is_at_end(connection, server, start)
 
     def _dumped(self, server: Server, start: BinlogPosition) -> TransactionReader:
         replica = self._replica = self._new_replica(server)

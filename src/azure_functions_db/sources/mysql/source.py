@@ -12,7 +12,7 @@ from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
+from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode, quiet_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,6 +138,10 @@ class MySqlBinlogSource:
         """Return the changes after the checkpoint, as a reader for this once."""
         with closing(self.open()) as reader:
             return reader.fetch_changes(checkpoint, limit)
+
+    def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
+        """Return an empty result where nothing has been committed since the checkpoint."""
+        return quiet_at(checkpoint, lambda position: self._log().quiet(position))
 
     def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Do nothing: the server keeps its log whoever reads it."""

@@ -33,13 +33,21 @@ class PostgresLog:
     """Holds the slot from `hold` to `close`, and reads what follows a position."""
 
     def __init__(
-        self, server: Server, config: DbConfig, definition: Definition, name: str, processors: Processors
+        self,
+        server: Server,
+        config: DbConfig,
+        definition: Definition,
+        name: str,
+        processors: Processors,
+        passed: dict[str, int],
     ) -> None:
         self._server = server
         self._config = config
         self._definition = definition
         self._name = name
         self._processors = processors
+        self._passed = passed
+        """By a position, up to where nothing that concerns the source was found after it."""
         self._feed: Replication | Peek | None = None
         self._is_fresh = False
         """Whether the feed has been held and nothing has been read from it."""
@@ -112,11 +120,27 @@ class PostgresLog:
             changes = [self._refetched(change) for change in changes]
         self._at = stream.place
         more = bool(changes) and not stream.is_caught_up
+        if not changes:
+            self._passed.clear()
+            self._passed[position["value"]] = max(stream.place.lsn, state.flushed_lsn)
         following = self._following(position, stream, state, has_changes=bool(changes))
         failures = stream.failures
         undecodable = {i: failures[each.position] for i, each in enumerate(changes) if each.position in failures}
         facts = [self._health(state, stream)] if is_first or not more else []
         return LogPage(changes, following, more, facts, self._told(undecodable))
+
+    def quiet(self, position: LogPosition) -> StreamHealth | None:
+        """Return how things stand where nothing has been written since the position, or since it was last looked at."""
+        state, lsn = self._server.look(), lsn_of(position["value"])
+        is_same = (position.get("system"), position.get("timeline")) == (state.system, state.timeline)
+        is_settled = state.slot is not None and not state.slot.is_lost and state.slot.confirmed_lsn == lsn
+        is_well = state.has_publication and state.retained_bytes <= self._definition.max_retained_bytes
+        has_moved = state.flushed_lsn > lsn
+        if not (is_same and is_settled and is_well) or "transaction" in position:
+            return None
+        if has_moved and (state.flushed_lsn > self._passed.get(position["value"], 0) or self._is_due(position, state)):
+            return None
+        return health(self._definition, state, 0, 0.0, committed_at(position))
 
     def acknowledge(self, position: LogPosition) -> None:
         """Let the slot move up to a position, once it is known to be the slot that this position belongs to."""
@@ -318,12 +342,12 @@ class PostgresLog:
             return False
         if "transaction" in position or moved >= self._definition.idle_commit_bytes:
             return True
-        if not self._is_heartbeat_due(position, state):
+        if not self._is_due(position, state):
             return False
         self._server.beat()
         return True
 
-    def _is_heartbeat_due(self, position: LogPosition, state: ServerState) -> bool:
+    def _is_due(self, position: LogPosition, state: ServerState) -> bool:
         seconds = self._definition.heartbeat_seconds
         if seconds is None:
             return False
@@ -421,6 +445,12 @@ def current_values(
         query = query.where(described.columns[name] == value)
     row = connection.execute(query).mappings().first()
     return None if row is None else dict(row)
+
+
+def committed_at(position: LogPosition) -> dt.datetime | None:
+    """Return when the last change before a position was committed, where that is known."""
+    written = position.get("committed")
+    return None if written is None else dt.datetime.fromisoformat(written)
 
 
 def age_of(position: LogPosition, state: ServerState) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDesc
 from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.server import defined
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import Place, StreamReader
+from azure_functions_db.sources.stream import Place, StreamReader, quiet_at
 from azure_functions_db.sql.engine import default_provider, parsed_url
 
 if TYPE_CHECKING:
@@ -118,6 +117,7 @@ class PostgresLogicalSource:
         self.name = name or slot
         self._provider = engine_provider
         self._processors: Processors = {}
+        self._passed: dict[str, int] = {}
 
     @cached_property
     def source_descriptor(self) -> SourceDescriptor:
@@ -158,6 +158,10 @@ class PostgresLogicalSource:
         """Return what follows the checkpoint, as a reader for this once."""
         with closing(self.open()) as reader:
             return reader.fetch_changes(checkpoint, limit)
+
+    def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
+        """Return an empty result where the log has nothing for this source and its slot stands at the checkpoint."""
+        return quiet_at(checkpoint, lambda position: self._log().quiet(position))
 
     def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Let the slot move up to the checkpoint, as a reader for this once."""
@@ -238,20 +242,14 @@ class PostgresLogicalSource:
         return f"PostgresLogicalSource({self.name!r})"
 
     def _health(self, checkpoint: CheckpointJson) -> StreamHealth:
-        from azure_functions_db.sources.postgres.log import age_of, health
+        from azure_functions_db.sources.postgres.log import age_of, committed_at, health
 
         with reading(self.name):
             state = self._server().look()
             waiting, place = self._waiting(checkpoint, state), Place.of(checkpoint)
             position = {} if place is None else place.position
-            committed = position.get("committed")
-            return health(
-                self._definition,
-                state,
-                waiting,
-                age_of(position, state) if waiting else 0.0,
-                None if committed is None else dt.datetime.fromisoformat(committed),
-            )
+            age = age_of(position, state) if waiting else 0.0
+            return health(self._definition, state, waiting, age, committed_at(position))
 
     def _waiting(self, checkpoint: CheckpointJson, state: ServerState) -> int:
         place = Place.of(checkpoint)
@@ -265,7 +263,7 @@ class PostgresLogicalSource:
     def _log(self) -> PostgresLog:
         from azure_functions_db.sources.postgres.log import PostgresLog
 
-        return PostgresLog(self._server(), self._config, self._definition, self.name, self._processors)
+        return PostgresLog(self._server(), self._config, self._definition, self.name, self._processors, self._passed)
 
     def _server(self) -> Server:
         from azure_functions_db.sources.postgres.server import Server
