@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from azure_functions_db.core.errors import PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text
-from azure_functions_db.core.types import FetchResult
+from azure_functions_db.core.types import AdapterCapability, FetchResult
+from azure_functions_db.sources.read_errors import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from azure_functions_db.core.ports import Fact
+    from azure_functions_db.core.ports import ChangeReader, Fact
     from azure_functions_db.core.types import Change, CheckpointJson
 
 SnapshotMode = Literal["initial", "never", "only"]
@@ -125,8 +127,10 @@ class StreamReader:
         tables: Sequence[str],
         snapshot: SnapshotMode = "initial",
         on_position_lost: OnPositionLost = "stop",
+        source: str = "",
     ) -> None:
         self._log = log
+        self._source = source
         self._kind = kind
         self._tables = list(tables)
         self._snapshot = snapshot
@@ -134,23 +138,27 @@ class StreamReader:
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return rows of the snapshot, or changes of the log."""
+        with reading(self._source):
+            return self._fetched(Place.of(checkpoint), limit)
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        """Let the log go of what lies before a checkpoint; while tables are read it has to keep all of it."""
         place = Place.of(checkpoint)
+        if place is not None and place.table is None and not place.is_over:
+            with reading(self._source):
+                self._log.acknowledge(place.position)
+
+    def close(self) -> None:
+        """Give back what was taken."""
+        self._log.close()
+
+    def _fetched(self, place: Place | None, limit: int) -> FetchResult:
         try:
             return self._read(self._start() if place is None else place, limit)
         except PositionLostError as lost:
             if place is None or self._on_position_lost == "stop":
                 raise
             return self._recover(place, lost, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        """Let the log go of what lies before a checkpoint; while tables are read it has to keep all of it."""
-        place = Place.of(checkpoint)
-        if place is not None and place.table is None and not place.is_over:
-            self._log.acknowledge(place.position)
-
-    def close(self) -> None:
-        """Give back what was taken."""
-        self._log.close()
 
     def _start(self) -> Place:
         return Place(self._log.begin(anew=False), None if self._snapshot == "never" else self._tables[0])
@@ -195,6 +203,38 @@ class StreamReader:
         return replace(
             place, position=page.position, table=further[0] if further else None, after=None, is_over=is_over
         )
+
+
+LOG_CAPABILITY = AdapterCapability(
+    detects_deletes=True,
+    before_images=True,
+    distinguishes_insert=True,
+    every_change=True,
+    native_resume_token=True,
+    needs_lease=True,
+)
+"""What every log can tell about changes."""
+
+
+class LogSource:
+    """A source that is read by readers only: who reads without opening one is a reader for this once."""
+
+    def open(self) -> ChangeReader:
+        """Begin to read."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Do nothing: readers are closed, not the source."""
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        """Return what follows the checkpoint."""
+        with closing(self.open()) as reader:
+            return reader.fetch_changes(checkpoint, limit)
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        """Let the log go of what lies before the checkpoint."""
+        with closing(self.open()) as reader:
+            reader.acknowledge(checkpoint)
 
 
 def quiet_at(checkpoint: CheckpointJson, ask: Callable[[LogPosition], StreamHealth | None]) -> FetchResult | None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import closing
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
+from azure_functions_db.core.types import Backlog, SourceDescriptor
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode, quiet_at
+from azure_functions_db.sources.stream import (
+    LOG_CAPABILITY,
+    LogSource,
+    OnPositionLost,
+    Place,
+    SnapshotMode,
+    StreamReader,
+    quiet_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,15 +28,14 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
+    from azure_functions_db.core.types import AdapterCapability, CheckpointJson, FetchResult, Finding
     from azure_functions_db.sources.mysql.log import BinlogLog
-    from azure_functions_db.sources.stream import StreamReader
     from azure_functions_db.sql.engine import EngineProvider
 
 _KIND = "binlog"
 
 
-class MySqlBinlogSource:
+class MySqlBinlogSource(LogSource):
     """Reads every change of some tables from the binary log of MySQL or MariaDB, in the order of the commits.
 
     Making one only checks its arguments; the server is first looked at when something is read. It needs
@@ -108,14 +114,7 @@ class MySqlBinlogSource:
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
-        return AdapterCapability(
-            detects_deletes=True,
-            before_images=True,
-            distinguishes_insert=True,
-            every_change=True,
-            native_resume_token=True,
-            needs_lease=True,
-        )
+        return LOG_CAPABILITY
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the log or the tables are not as they have to be."""
@@ -126,18 +125,18 @@ class MySqlBinlogSource:
                         f"Source {self.name!r}: {finding.text}: {finding.remedy}", setting=finding.check
                     )
 
-    def open(self) -> BinlogReader:
+    def open(self) -> StreamReader:
         """Begin to read; nothing is asked of the server yet."""
         with reading(self.name):
-            return BinlogReader(self.name, self._stream())
-
-    def close(self) -> None:
-        """Do nothing: readers are closed, not the source."""
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return the changes after the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            return reader.fetch_changes(checkpoint, limit)
+            log = self._log()
+        return StreamReader(
+            log,
+            kind=_KIND,
+            tables=[str(table) for table in log.tables],
+            snapshot=self._options["snapshot"],
+            on_position_lost=self._options["on_position_lost"],
+            source=self.name,
+        )
 
     def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
         """Return an empty result where nothing has been committed since the checkpoint."""
@@ -182,15 +181,12 @@ class MySqlBinlogSource:
 
     def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
-        from azure_functions_db.sources.stream import Place
-
         place = Place.of(checkpoint)
         return "beginning" if place is None else str(place.position["value"])
 
     def parse(self, text: str) -> CheckpointJson:
         """Return the checkpoint of a position that somebody has typed: file:offset, GTIDs, "now" or "beginning"."""
         from azure_functions_db.sources.mysql.server import Server
-        from azure_functions_db.sources.stream import Place
 
         if text.strip() == "beginning":
             return {}
@@ -203,18 +199,6 @@ class MySqlBinlogSource:
 
     def __repr__(self) -> str:
         return f"MySqlBinlogSource({self.name!r})"
-
-    def _stream(self) -> StreamReader:
-        from azure_functions_db.sources.stream import StreamReader
-
-        log = self._log()
-        return StreamReader(
-            log,
-            kind=_KIND,
-            tables=[str(table) for table in log.tables],
-            snapshot=self._options["snapshot"],
-            on_position_lost=self._options["on_position_lost"],
-        )
 
     def _log(self) -> BinlogLog:
         from azure_functions_db.sources.mysql.log import BinlogLog, BinlogOptions, in_utc, snapshot_source
@@ -244,26 +228,6 @@ class MySqlBinlogSource:
 
         with reading(self.name):
             return health_of(self._log(), checkpoint, begins_now=self._options["start_at"] == "now")
-
-
-class BinlogReader:
-    """One tick's reading; what goes wrong underneath becomes an error that a poller knows."""
-
-    def __init__(self, name: str, stream: StreamReader) -> None:
-        self._name = name
-        self._stream = stream
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return rows of the snapshot, or changes of the log."""
-        with reading(self._name):
-            return self._stream.fetch_changes(checkpoint, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        """Do nothing: the server keeps its log whoever reads it."""
-
-    def close(self) -> None:
-        """End the connection to the log."""
-        self._stream.close()
 
 
 def _check_choice(argument: str, value: object, choices: Sequence[str]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
+from azure_functions_db.core.types import Backlog, SourceDescriptor
 from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.server import defined
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import Place, StreamReader, quiet_at
+from azure_functions_db.sources.stream import LOG_CAPABILITY, LogSource, Place, StreamReader, quiet_at
 from azure_functions_db.sql.engine import default_provider, parsed_url
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
+    from azure_functions_db.core.types import AdapterCapability, CheckpointJson, FetchResult, Finding
     from azure_functions_db.sources.postgres.log import PostgresLog, Processors
     from azure_functions_db.sources.postgres.server import OnMaxRetained, Server, ServerState, Transport, Undecodable
     from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode, StreamHealth
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 KIND = "postgres-logical"
 
 
-class PostgresLogicalSource:
+class PostgresLogicalSource(LogSource):
     """Reads the changes of tables from a logical replication slot, decoded by PostgreSQL's own pgoutput.
 
     Making one only checks its arguments; the database and the environment are first looked at when
@@ -127,22 +127,14 @@ class PostgresLogicalSource:
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
-        return AdapterCapability(
-            detects_deletes=True,
-            before_images=True,
-            distinguishes_insert=True,
-            every_change=True,
-            native_resume_token=True,
-            needs_lease=True,
-            acknowledges=True,
-        )
+        return replace(LOG_CAPABILITY, acknowledges=True)
 
     def open(self) -> StreamReader:
         """Become the slot's only reader."""
         with reading(self.name):
             log = self._log()
             log.hold()
-            return _Reader(
+            return StreamReader(
                 log,
                 kind=KIND,
                 tables=self._definition.table_names,
@@ -151,22 +143,9 @@ class PostgresLogicalSource:
                 source=self.name,
             )
 
-    def close(self) -> None:
-        """Do nothing: readers are closed, not the source."""
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return what follows the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            return reader.fetch_changes(checkpoint, limit)
-
     def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
         """Return an empty result where the log has nothing for this source and its slot stands at the checkpoint."""
         return quiet_at(checkpoint, lambda position: self._log().quiet(position))
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        """Let the slot move up to the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            reader.acknowledge(checkpoint)
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
@@ -276,19 +255,3 @@ class PostgresLogicalSource:
             )
         engine = (self._provider or default_provider()).get_engine(self._config)
         return Server(engine, self._definition, self.name)
-
-
-class _Reader(StreamReader):
-    """A reader whose errors are those that a poller knows."""
-
-    def __init__(self, log: PostgresLog, *, source: str, **options: Any) -> None:
-        super().__init__(log, **options)
-        self._source = source
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        with reading(self._source):
-            return super().fetch_changes(checkpoint, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        with reading(self._source):
-            super().acknowledge(checkpoint)
