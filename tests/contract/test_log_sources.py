@@ -19,6 +19,19 @@ from tests.support.slots import SERVERS, logged_database
 DELETE = "DELETE FROM {} WHERE id = :id"
 
 
+@pytest.fixture(scope="module", params=SERVERS)
+def logged(request: pytest.FixtureRequest) -> Iterator[str]:
+    with logged_database(request.getfixturevalue(request.param)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def purged() -> Iterator[str]:
+    """A database of a server that nobody else uses: its log will be purged."""
+    with own_server("mariadb") as server, temporary_database(server.url, "DROP DATABASE {name}") as url:
+        yield url
+
+
 class LogContract(SourceContract):
     """A table whose changes are read from the server's log."""
 
@@ -66,10 +79,9 @@ class TestPostgresLogicalSource(LogContract):
     put = "INSERT INTO {} VALUES (:id, :value) ON CONFLICT (id) DO UPDATE SET value = excluded.value"
     transport: Any = "stream"
 
-    @pytest.fixture(scope="class", params=SERVERS)
-    def url(self, request: pytest.FixtureRequest) -> Iterator[str]:
-        with logged_database(request.getfixturevalue(request.param)) as url:
-            yield url
+    @pytest.fixture
+    def url(self, logged: str) -> str:
+        return logged
 
     @pytest.fixture
     def new_source(self, engine: Engine, url: str, provider: EngineProvider, table: str) -> Iterator[NewSource]:
@@ -103,14 +115,13 @@ class TestBySqlFunctions(TestPostgresLogicalSource):
 
 
 class TestMySqlBinlog(LogContract):
-    """The log of a MariaDB that nobody else uses, as it is purged; each test begins where the log ends."""
+    """The log of MariaDB; each test begins where the log ends."""
 
     put = "INSERT INTO {} VALUES (:id, :value) ON DUPLICATE KEY UPDATE value = :value"
 
-    @pytest.fixture(scope="class")
-    def url(self) -> Iterator[str]:
-        with own_server("mariadb") as server, temporary_database(server.url, "DROP DATABASE {name}") as url:
-            yield url
+    @pytest.fixture
+    def url(self, purged: str) -> str:
+        return purged
 
     @pytest.fixture
     def new_source(self, engine: Engine, url: str, provider: EngineProvider, table: str) -> NewSource:

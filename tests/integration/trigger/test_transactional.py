@@ -100,12 +100,13 @@ def test_changes_of_a_log_are_written_with_their_checkpoint_or_not_at_all(
 ) -> None:
     url = str(request.getfixturevalue(database))
     ledger = Ledger(url)
+    request.addfinalizer(ledger.provider.dispose_all)
     with ledger.engine.begin() as connection:
         connection.execute(text("CREATE TABLE things (id INTEGER PRIMARY KEY)"))
     options: dict[str, Any] = {"url": url, "tables": ["things"], "engine_provider": ledger.provider}
     is_postgres = ledger.engine.dialect.name == "postgresql"
     source: Any = PostgresLogicalSource(slot="things", **options) if is_postgres else MySqlBinlogSource(**options)
-    trigger = ledger.poller(source, batch_size=2)
+    trigger = ledger.poller(source, batch_size=2, max_batches_per_tick=2)
     assert run(trigger, ledger.handler) == 0
     with ledger.engine.begin() as connection:
         connection.execute(text("INSERT INTO things VALUES (1), (2), (3)"))
@@ -117,7 +118,6 @@ def test_changes_of_a_log_are_written_with_their_checkpoint_or_not_at_all(
     assert run(trigger, ledger.handler) == 3
     assert run(trigger, ledger.handler) == 0
     assert ledger.ids == [1, 2, 3]
-    ledger.provider.dispose_all()
 
 
 def test_a_failed_commit_takes_the_writes_back(ledger: Ledger) -> None:
