@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import create_engine, text
@@ -36,9 +37,9 @@ def main(url: str, mirror_url: str, table: str, state: str) -> None:
 def apply(mirror: Any, events: list[Any]) -> None:
     """Apply changes in their order, and note each, in one transaction."""
     with mirror.begin() as connection:
-        for event in events:
-            row = {"id": event.pk["id"], "v": (event.after or {}).get("v")}
-            connection.execute(text("DELETE FROM mirror WHERE id = :id" if event.op == "delete" else PUT), row)
+        for is_delete, some in groupby(events, lambda event: event.op == "delete"):
+            rows = [{"id": event.pk["id"], "v": (event.after or {}).get("v")} for event in some]
+            connection.execute(text("DELETE FROM mirror WHERE id = :id" if is_delete else PUT), rows)
         notes = [
             {
                 "event_id": event.event_id,

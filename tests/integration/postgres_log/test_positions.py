@@ -326,6 +326,14 @@ def test_a_position_can_be_shown_and_typed(scene: Scene, run_once: Any) -> None:
         run_once.parse("yesterday")
 
 
+def test_reading_goes_on_from_a_typed_place_though_nothing_comes(scene: Scene, run_once: Any) -> None:
+    typed = run_once.parse(run_once.describe(scene.store.load_checkpoint("poller")))
+    scene.run("SELECT pg_logical_emit_message(true, 'noise', 'x')")
+    result = run_once.fetch_changes(typed, 10)
+    assert result.records == []
+    assert "at" in result.next_checkpoint["cursor"], "from now on its age is known"
+
+
 def test_a_slot_that_waits_for_an_open_transaction_says_so(scene: Scene) -> None:
     with scene.engine.connect() as connection:
         connection.exec_driver_sql(f"INSERT INTO {scene.table} VALUES (1, 'open')")
