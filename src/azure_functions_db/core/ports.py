@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AdapterCapability,
         Backlog,
         CheckpointJson,
+        CursorPart,
         CursorValue,
         FetchResult,
         Finding,
@@ -187,6 +188,14 @@ class TypesValues(NamesColumns, Protocol):
 
 
 @runtime_checkable
+class ReadsRows(Protocol):
+    """A source that can look up a single row."""
+
+    def current_row(self, key: Mapping[str, CursorPart]) -> RawRecord | None:
+        """Return the row of a key as it is now; None where it is gone, or no row of this source any more."""
+
+
+@runtime_checkable
 class ExaminesItself(Protocol):
     """A source or a store that can examine itself and its service; asking consumes nothing."""
 
@@ -245,7 +254,7 @@ class TellsPositions(Protocol):
         """Return where a checkpoint stands, as people read it."""
 
     def parse(self, text: str) -> Position:
-        """Return the checkpoint of a place that somebody has typed; `SourceConfigurationError` where it is none."""
+        """Return the checkpoint of a place that somebody has typed, or of "now"; else `SourceConfigurationError`."""
 
 
 @runtime_checkable
@@ -340,6 +349,17 @@ class LookingStateStore(StateStore, Protocol):
 
     def take(self, state: PollerState, ttl_seconds: float) -> HeldLease:
         """Take the lease if the state is still the one looked at; else `LeaseConflictError`."""
+
+
+@runtime_checkable
+class NotingStateStore(LookingStateStore, Protocol):
+    """A store that lets a tick write something beside the position in one write, without taking the lease."""
+
+    def note(self, state: PollerState, checkpoint: CheckpointJson) -> None:
+        """Write the checkpoint, its position unmoved, if the state is still the one looked at and nobody is at work.
+
+        `LeaseConflictError` otherwise.
+        """
 
 
 @runtime_checkable

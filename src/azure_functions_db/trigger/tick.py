@@ -25,12 +25,14 @@ from azure_functions_db.core.errors import (
 )
 from azure_functions_db.core.ports import CountsChanges, TellsQuiet
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
     FetchedNothing,
     HandlerRetried,
     LeaseRenewFailed,
     LeaseSkipped,
+    PollerPaused,
     SourceReported,
     Stage,
     StageEnded,
@@ -42,6 +44,7 @@ from azure_functions_db.core.signals import (
 )
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
+from azure_functions_db.trigger.history import Sample
 from azure_functions_db.trigger.lease import Lease, TickCancelled
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
@@ -62,12 +65,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# How old the last sign of an idle poller may become: what an operator sees of it is no older, and costs a write.
+SIGN_OF_LIFE = dt.timedelta(minutes=10)
+_NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
+
 # Further behind than this is far behind; counting on would cost more than it tells.
 _MOST_ROWS = 10_000
 
 
 class Tick:
     """One run of a poller: whoever gets the lease handles what has changed and moves the checkpoint."""
+
+    commit_ms = 0.0
+    """How long the last commit took."""
 
     def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
         self._settings = settings
@@ -88,6 +98,9 @@ class Tick:
         self._result = TickResult.EMPTY
         self._batches = self._fetched = self._handled_count = 0
         self._ahead: FetchResult | None = None
+        self._batch: Batch | None = None  # the one that is at hand
+        self._unmoved: Checkpoint | None = None  # what a failed batch leaves to be written, where it is known
+        self._failures = 0
         # A handler may change its rows: where they may be needed again, it is given copies.
         self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
         # Row by row, a page has one row: only the source knows the position behind each.
@@ -98,16 +111,19 @@ class Tick:
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        self._descriptor, self._needs = self._stage(
-            Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
-        )
+        with self._noting_failure():
+            self._descriptor, self._needs = self._stage(
+                Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
+            )
         self._stages.source = self._descriptor.name
         self._say(TickStarted, batch_size=self._settings.batch_size)
         try:
-            self._poll()
+            with self._noting_failure():
+                self._poll()
         except BaseException as error:
             self._complete(TickResult.CANCELLED if isinstance(error, TickCancelled) else TickResult.FAILED, error)
             raise
+        self._failures = 0
         self._complete(self._result)
         return self._handled_count
 
@@ -118,8 +134,6 @@ class Tick:
                 checkpoint = self._step(checkpoint)
         except SourceInUseError:
             self._skip()
-        finally:
-            self._clear_up()
 
     def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Take one batch from the source to its commit; return where to go on, None when the tick is over."""
@@ -140,7 +154,42 @@ class Tick:
             duration_ms=(self._settings.monotonic() - self._began) * 1000,
             ended_at=self._settings.now(),
             error=error,
+            consecutive_failures=None if result in _NOT_TRIED else self._failures,
         )
+
+    # What an operator is told.
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Write down what goes wrong, then give back the lease and the source."""
+        try:
+            yield
+        except LostLeaseError:
+            self._failures += 1
+            raise  # whoever has the lease now writes down how it fares
+        except Exception as failure:
+            self._note_failure(failure)
+            raise
+        finally:
+            self._clear_up()
+
+    def _note_failure(self, failure: Exception) -> None:
+        """Note the failed tick beside the unmoved position, in the write that gives the lease back where it is held."""
+        self._failures += 1
+        with suppress(Exception):  # the failure itself is told; a store that cannot be written to fails on its own
+            checkpoint = self._unmoved or Checkpoint.of(self.lease.load())
+            failed = checkpoint.failed_with(failure, self._settings.now(), self._batch)
+            self._failures = failed.notes["failure"]["attempts"]
+            self.lease.note(failed.stored)
+
+    def _note_success(self, checkpoint: Checkpoint) -> None:
+        """Note that all is well again, or from time to time that an idle poller is alive."""
+        now, seen = self._settings.now(), checkpoint.ticked_at
+        if checkpoint.failure is None and seen is not None and now - seen < SIGN_OF_LIFE:
+            return
+        alive = checkpoint.noting(failure=None, ticked_at=datetime_text(now))
+        with suppress(StateStoreError, PollerError):  # somebody else was faster, or the next tick will
+            self.lease.note(alive.stored)
 
     # The lease.
 
@@ -152,6 +201,10 @@ class Tick:
             )
         except LeaseConflictError:
             self._skip()
+            return None
+        if self.lease.paused is not None:
+            self._result = TickResult.PAUSED
+            self._say(PollerPaused, pause=self.lease.paused)
             return None
         self._loaded = Checkpoint.of(self._stage(Stage.LOAD, self.lease.load))
         if self._needs.needs_lease and not self._is_quiet() and not self._hold():
@@ -174,7 +227,7 @@ class Tick:
         if not self._hold():
             return False
         self._loaded = self._loaded.moved_to(further, self._settings.now())
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(self._loaded.json, last=False))
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(self._loaded.stored, last=False))
         return True
 
     def _hold(self) -> bool:
@@ -256,6 +309,7 @@ class Tick:
             spent=spent,
             cut=result.cut,
         )
+        self._batch = batch
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
         return batch
 
@@ -306,10 +360,13 @@ class Tick:
 
     def _keep(self, reached: Checkpoint, checkpoint: Checkpoint) -> None:
         """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
-        if not checkpoint.has_news(reached) or not self._hold():
+        if not checkpoint.has_news(reached):
+            self._note_success(checkpoint)
+            return
+        if not self._hold():
             return
         kept = checkpoint.kept(reached, self._settings.now())
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept.json, last=not self._needs.acknowledges))
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept.stored, last=not self._needs.acknowledges))
         self._acknowledge(reached)
 
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
@@ -499,11 +556,25 @@ class Tick:
         """Move the checkpoint behind the batch, in the write that proves the lease."""
         if batch.undecodable:
             self._put_undecodable_aside(batch)
-        batch.after = batch.after.written_at(self._settings.now())
+        now = self._settings.now()
+        batch.after = batch.after.written_at(now).sampled(now, self._sample(batch, now))
         batch.is_last = self._is_last(batch)
         # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
         last = batch.is_last and not self._needs.acknowledges
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.json, last=last), batch.id, batch.spent)
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.stored, last=last), batch.id, batch.spent)
+        self.commit_ms = batch.spent[Stage.COMMIT]
+
+    def _sample(self, batch: Batch, now: dt.datetime) -> Sample:
+        """Return what is noted of a batch; how long its own commit takes is not known yet: the last one stands in."""
+        lag = lag_seconds(batch.events[-1].cursor, now) if batch.events else None
+        return Sample(
+            rows=len(batch.events),
+            batches=1,
+            fetch_ms=round(batch.spent.get(Stage.FETCH, 0.0)),
+            handler_ms=round(batch.spent.get(Stage.HANDLER, 0.0)),
+            commit_ms=round(self.commit_ms),
+            lag_seconds=None if lag is None else max(0, round(lag)),
+        )
 
     def _raise_unless_committed(self, batch: Batch, failure: PollerError) -> None:
         try:
@@ -556,6 +627,7 @@ class Tick:
         handled = batch.handled_events
         self._handled_count += len(handled)
         self._result = TickResult.HANDLED
+        self._batch = None
         self._acknowledge(batch.after, batch.id)
         self._tell_of(batch, handled)
         return None if batch.is_last else batch.after

@@ -120,6 +120,10 @@ def test_a_poller_goes_to_a_place_that_somebody_types_or_saved_or_to_the_beginni
         assert (code, words in told) == (3, True), told
     assert shop.azfdb("reset", "orders", "--to-beginning", "--yes")[0] == 0
     assert shop.tick() == ["upsert 1", "upsert 2"]
+    shop.write("INSERT INTO orders VALUES (3, 'skipped')")
+    assert shop.azfdb("reset", "orders", "--to-end", "--yes")[0] == 0
+    shop.write("INSERT INTO orders VALUES (4, 'third')")
+    assert shop.tick() == ["insert 4"]
 
 
 def test_what_a_log_cannot_do_is_refused_with_what_can_be_done(shop: Shop) -> None:

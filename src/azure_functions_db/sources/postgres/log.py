@@ -76,8 +76,7 @@ class PostgresLog:
         """Fix where the stream begins; what is missing is made."""
         definition = self._definition
         if definition.snapshot == "only":
-            state = self._server.look()
-            return self._position(state, Place(state.flushed_lsn))
+            return self.end()
         state = self._renewed()
         if state.slot is None or state.slot.confirmed_lsn is None:
             raise FetchError(f"Slot {definition.slot!r} is still being made by somebody else", source=self._name)
@@ -85,6 +84,11 @@ class PostgresLog:
         if definition.snapshot == "never" and not anew:
             return position
         return {**position, "awaits": self._server.running_xids()}
+
+    def end(self) -> LogPosition:
+        """Return where the log ends."""
+        state = self._server.look()
+        return self._position(state, Place(state.flushed_lsn))
 
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
         """Return rows of a table; not before every transaction that the slot left out can be seen."""

@@ -182,9 +182,12 @@ class PostgresLogicalSource(LogSource):
         return str(place.position["value"])
 
     def parse(self, text: str) -> CheckpointJson:
-        """Return the checkpoint of a position that somebody has typed: a place in the log, or "beginning"."""
+        """Return the checkpoint of a position that somebody has typed: a place in the log, "now" or "beginning"."""
         if text == "beginning":
             return {}
+        if text == "now":
+            with reading(self.name):
+                return Place(self._log().end()).checkpoint(KIND)
         try:
             return {"cursor": {"kind": KIND, "value": lsn_text(lsn_of(text.split(maxsplit=1)[0]))}}
         except (ValueError, IndexError):
