@@ -81,7 +81,8 @@ class Resets:
         self, poller_name: str, value: CursorPart, pk: Mapping[str, CursorPart], *, force: bool = False
     ) -> StateChange:
         """Continue after the row with this cursor value and key; the next tick's source owns the position."""
-        return self.reset_to(poller_name, {"cursor": serialize_position(value, pk)}, force=force)
+        checkpoint = {"cursor": serialize_position(value, pk)}
+        return self._rewrite(poller_name, lambda _: Document(poller_name, checkpoint), force=force)
 
     def clone_checkpoint(self, poller_name: str, new_poller_name: str, *, force: bool = False) -> StateChange:
         """Give another poller this one's position; one that has a position of its own only by force."""
