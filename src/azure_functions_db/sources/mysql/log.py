@@ -308,7 +308,7 @@ class BinlogLog:
     @staticmethod
     def _is_at_end(connection: Connection, server: Server, start: BinlogPosition) -> bool:
         """Tell whether the log ends at a position; GTIDs would have told already."""
-        return start.crc is not None and server.gtids is None and log_end(connection, server) == (start.file, start.end)
+        return server.gtids is None and log_end(connection, server) == (start.file, start.end)
 
     def _is_purged(self, file: str) -> bool:
         """Tell whether a file is older than all that are left."""
