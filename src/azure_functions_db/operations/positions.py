@@ -47,15 +47,16 @@ def typed_source(source: Any) -> Any:
     return source if isinstance(source, TypesValues) else None
 
 
-def check_ranges(source: Any) -> None:
-    """Refuse a source that cannot be read from one cursor value to another."""
-    if isinstance(source, TellsPositions):
-        raise ConfigurationError(
-            f"A {type(source).__name__} reads a log, which has no stretches of rows: azfdb reset NAME --to-beginning "
-            "delivers its tables anew, azfdb reset NAME --to-cursor PLACE what the log still has"
-        )
-    if not (isinstance(source, ReadsRanges) and isinstance(source, TypesValues)):
+def range_source(source: Any) -> ReadsRanges:
+    """Return a source that can be read from one cursor value to another; refuse any other."""
+    if not isinstance(source, ReadsRanges):
+        if isinstance(source, TellsPositions):
+            raise ConfigurationError(
+                f"A {type(source).__name__} reads a log, which has no stretches of rows: azfdb reset NAME "
+                "--to-beginning delivers its tables anew, azfdb reset NAME --to-cursor PLACE what the log still has"
+            )
         raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
+    return source
 
 
 def _typed(source: Any, texts: Mapping[str, str]) -> dict[str, CursorPart]:

@@ -18,6 +18,7 @@ from azure_functions_db.sources.stream import (
     Place,
     SnapshotMode,
     StreamReader,
+    check_choice,
     quiet_at,
 )
 
@@ -84,10 +85,10 @@ class MySqlBinlogSource(LogSource):
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
-        _check_choice("snapshot", snapshot, get_args(SnapshotMode))
-        _check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
-        _check_choice("undecodable", undecodable, ("error", "text"))
+            raise SourceConfigurationError.of(error) from None
+        check_choice("snapshot", snapshot, get_args(SnapshotMode))
+        check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
+        check_choice("undecodable", undecodable, ("error", "text"))
         if server_id is not None and not 0 < server_id < 1 << 32:
             raise SourceConfigurationError("server_id= is a number from 1 to 4294967295")
         self._options: dict[str, Any] = {
@@ -228,11 +229,6 @@ class MySqlBinlogSource(LogSource):
 
         with reading(self.name):
             return health_of(self._log(), checkpoint, begins_now=self._options["start_at"] == "now")
-
-
-def _check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise SourceConfigurationError(f"{argument}= must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 def _checked_tables(tables: Sequence[str]) -> tuple[str, ...]:
