@@ -133,4 +133,15 @@ def position(step: Entry) -> tuple[Any, ...]:
     if cursor is None:
         return ()
     value = cursor["value"]
+    if "tiebreaker" not in cursor:
+        return place_in_log(cursor)
     return (dt.datetime.fromisoformat(value) if isinstance(value, str) else value, *cursor["tiebreaker"].values())
+
+
+def place_in_log(cursor: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A place in PostgreSQL's log or in a binary log; rows of a snapshot come before what follows its place."""
+    is_streamed = "snapshot" not in cursor
+    if "file" in cursor:
+        return (int(cursor["file"].rpartition(".")[2]), cursor["offset"], is_streamed, cursor.get("done") or [])
+    high, _, low = cursor["value"].partition("/")
+    return (int(high, 16), int(low, 16), is_streamed, (cursor.get("transaction") or ["", 0, 0])[1:])

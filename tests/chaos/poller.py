@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from azure.storage.blob import ContainerClient, LinearRetry
 
-from azure_functions_db import BlobCheckpointStore, DbConfig, PollTrigger, SqlAlchemySource, SqlStateStore
+from azure_functions_db import (
+    BlobCheckpointStore,
+    DbConfig,
+    MySqlBinlogSource,
+    PollTrigger,
+    PostgresLogicalSource,
+    SqlAlchemySource,
+    SqlStateStore,
+)
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.quarantine import FileQuarantine
 from azure_functions_db.state.store import DocumentStateStore
@@ -53,6 +61,8 @@ class Task:
     """The guard to do without."""
     source: dict[str, Any] = field(default_factory=dict)
     """Options of the source where they differ from the usual ones."""
+    reads_log: bool = False
+    """Whether the changes are read from the server's log, and not from the table."""
     connect_args: dict[str, Any] = field(default_factory=dict)
     graded: bool = False
     """Whether to write down the source's grade first."""
@@ -166,14 +176,26 @@ def store_of(task: Task, sky: Sky) -> Recorded:
     return RecordedBlobStore(container_client=client, app_name="chaos", clock=clock)
 
 
-def source_of(task: Task) -> SqlAlchemySource:
+def source_of(task: Task) -> Any:
+    return log_of(task) if task.reads_log else table_of(task)
+
+
+def log_of(task: Task) -> Any:
+    """The log of the task's server; where it has lost something, the table is read anew."""
+    options: dict[str, Any] = {"url": task.url, "tables": ["changes"], "on_position_lost": "snapshot"} | task.source
+    if task.url.startswith("mysql"):
+        return MySqlBinlogSource(**options)
+    return PostgresLogicalSource(slot=task.poller, **options)
+
+
+def table_of(task: Task) -> SqlAlchemySource:
     options = {"table": "changes", "cursor_column": "stamp", "pk_columns": ["id"], "name": task.poller} | task.source
     return SqlAlchemySource(
         db_config=DbConfig(connection_url=task.url, connect_args=task.connect_args or None), **options
     )
 
 
-def trigger_of(task: Task, source: SqlAlchemySource, record: Record, gates: Gates) -> PollTrigger:
+def trigger_of(task: Task, source: Any, record: Record, gates: Gates) -> PollTrigger:
     folder = Path(task.folder)
     sky = Sky(folder)
     store = store_of(task, sky)

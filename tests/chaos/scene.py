@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from azure_functions_db.quarantine import FileQuarantine
 from tests.chaos.fleet import Fleet
@@ -67,6 +68,14 @@ class Scene:
         with self.engine.begin() as connection:
             for statement in statements:
                 connection.execute(text(statement))
+
+    def succeeds(self, statement: str) -> bool:
+        """Try a statement; tell whether the server did it."""
+        try:
+            self.execute(statement)
+        except DBAPIError:
+            return False
+        return True
 
     def move_to(self, url: str) -> None:
         """Go on at another server, which has the same table."""

@@ -35,36 +35,42 @@ if TYPE_CHECKING:
     from tests.chaos.servers import Servers
 
 TTL = 1.5
-POLLERS = ("postgres", "mariadb")
+SERVERS = ("postgres", "mariadb")
+POLLERS = {"postgres": "postgres", "mariadb": "mariadb", "postgres_log": "postgres", "mariadb_log": "mariadb"}
+"""Pollers by their names, and the server of each: its table is polled, or its log is read."""
 CONTAINER = "chaos"
 LONGEST_DRAIN = 90.0
 
 
 class Storm:
-    """Two pollers of two processes each, two writers for each, and the weather."""
+    """Pollers of two processes each, two writers for each server, and the weather."""
 
     def __init__(self, folder: Path, servers: Servers, seed: int, without: str) -> None:
         self._folder = folder
         self._without = without
         self._storage = servers.settings["AZFDB_TEST_AZURITE"]
-        self._urls = {poller: new_database(servers.settings[f"AZFDB_TEST_{poller.upper()}_URL"]) for poller in POLLERS}
+        self._databases = {
+            server: new_database(servers.settings[f"AZFDB_TEST_{server.upper()}_URL"]) for server in SERVERS
+        }
+        self._urls = {poller: self._databases[server] for poller, server in POLLERS.items()}
         self._enough = threading.Event()
         self._writers = {
-            poller: [StubbornWriter(self._urls[poller], seed + number, self._enough) for number in range(2)]
-            for poller in POLLERS
+            server: [StubbornWriter(url, seed + number, self._enough) for number in range(2)]
+            for server, url in self._databases.items()
         }
         self.fleet = Fleet(folder)
-        self.weather = Weather(seed, TTL, self.fleet, servers, folder)
+        self.weather = Weather(seed, TTL, self.fleet, servers, folder, self._databases)
 
     def rage(self, seconds: float) -> None:
         with ContainerClient.from_connection_string(self._storage, CONTAINER) as client:
             client.create_container()
+        for url in self._databases.values():
+            create_table(url)
         for poller in POLLERS:
-            create_table(self._urls[poller])
             for number in (1, 2):
                 self.fleet.start(self._task(poller, number))
-            for writer in self._writers[poller]:
-                writer.start()
+        for writer in self._all_writers():
+            writer.start()
         self.weather.rage(seconds)
 
     def settle(self) -> None:
@@ -102,10 +108,10 @@ class Storm:
     def _vanished(self) -> list[str]:
         """Rows that a server acknowledged and does not have: then nothing can be judged."""
         return [
-            f"{poller} itself lost version {version} of row {number}"
-            for poller in POLLERS
-            for present in [rows_in(self._urls[poller])]
-            for writer in self._writers[poller]
+            f"{server} itself lost version {version} of row {number}"
+            for server, url in self._databases.items()
+            for present in [rows_in(url)]
+            for writer in self._writers[server]
             for number, version in writer.committed.items()
             if present.get(number, 0) < version
         ]
@@ -127,7 +133,8 @@ class Storm:
             who=f"{poller}-{number}",
             url=self._urls[poller],
             ttl=TTL,
-            storage=self._storage if poller == "postgres" else None,
+            storage=self._storage if POLLERS[poller] == "postgres" else None,
+            reads_log=poller.endswith("_log"),
             container=CONTAINER,
             longest_work=0.15,
             overtime=0.02,

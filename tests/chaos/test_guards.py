@@ -131,3 +131,20 @@ def test_a_clock_far_beyond_the_margin_can_steal_a_lease_but_loses_nothing(scene
 
     verdict = scene.verdict()
     assert verdict.lost == verdict.stale == []
+
+
+@removing("lost_positions")
+@pytest.mark.parametrize("server", ["postgres_log"])
+def test_what_a_slot_has_lost_is_read_from_the_table(scene: Scene, without: str) -> None:
+    scene.start("one", reads_log=True)
+    scene.write(1)
+    scene.wait_for_row(1)
+    scene.kill("one")
+    scene.write(2)
+    drop = "SELECT pg_drop_replication_slot('scene')"
+    wait_for(lambda: scene.succeeds(drop), 30, "the slot is never free")
+    scene.execute("SELECT pg_create_logical_replication_slot('scene', 'pgoutput')")
+    scene.start("two", reads_log=True)
+    scene.write(3)
+    scene.wait_for_row(3)
+    assert bool(scene.verdict().lost) is bool(without)

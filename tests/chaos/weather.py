@@ -6,29 +6,43 @@ import random
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.record import entries
 from tests.chaos.sky import Sky
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tests.chaos.fleet import Fleet
     from tests.chaos.servers import Servers
 
 
+CUT_READERS = "SELECT pg_terminate_backend(active_pid, 2000) FROM pg_replication_slots WHERE active"
+DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
+HOLD_SLOT = b"START_REPLICATION SLOT postgres_log LOGICAL 0/0 (proto_version '1', publication_names 'postgres_log')"
+LOG_READERS = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
+
+
 class Weather:
     """Deals every kind of trouble once, then again in another order, until the time is up."""
 
-    def __init__(self, seed: int, ttl: float, fleet: Fleet, servers: Servers, folder: Path) -> None:
+    def __init__(
+        self, seed: int, ttl: float, fleet: Fleet, servers: Servers, folder: Path, databases: Mapping[str, str]
+    ) -> None:
         self.seen: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._ttl = ttl
         self._fleet = fleet
         self._servers = servers
         self._folder = folder
+        self._databases = databases
         self._sky = Sky(folder)
         self._aside = ThreadPoolExecutor()
         self._restarts: dict[str, Future[None]] = {}
@@ -88,9 +102,9 @@ class Weather:
     def cut_off(self) -> str:
         """Keep one process from the storage for longer than its lease lives, and its rival not.
 
-        Only PostgreSQL's poller keeps its state there.
+        Only PostgreSQL's pollers keep their state there.
         """
-        who = self._at_work_for("postgres")
+        who = self._at_work_for(self._random.choice(["postgres", "postgres_log"]))
         self._sky.turn(**{"cut off": who})
         time.sleep(self._ttl * self._random.uniform(1.5, 2))
         self._sky.turn(**{"cut off": None})
@@ -105,6 +119,44 @@ class Weather:
     def azurite_restart(self) -> str:
         return self._restart("azurite", crash=False)
 
+    def log_cut(self) -> str:
+        """End the connections on which logs are read, whatever is on its way on them."""
+        self._run("postgres", CUT_READERS)
+        self._run("mariadb", *(f"KILL {number}" for number in self._run("mariadb", LOG_READERS)))
+        return ""
+
+    def slot_held(self) -> str:
+        """Let a stranger read the slot for a while, if it gets hold of it."""
+        url = make_url(self._databases["postgres"]).set(drivername="postgresql").render_as_string(hide_password=False)
+        with suppress(psycopg.Error), psycopg.connect(url, replication="database", autocommit=True) as connection:
+            is_held = connection.pgconn.exec_(HOLD_SLOT).status == psycopg.pq.ExecStatus.COPY_BOTH
+            time.sleep(self._random.uniform(0.5, 1) if is_held else 0)
+            return "and got hold of it" if is_held else ""
+        return ""
+
+    def slot_dropped(self) -> str:
+        """Take the slot away: what was not read is lost, and the table is read anew."""
+        self._run("postgres", CUT_READERS, DROP_SLOT)
+        return ""
+
+    def binlog_purged(self) -> str:
+        """Throw the log away, as far as the server lets go of it."""
+        self._run("mariadb", "FLUSH BINARY LOGS")
+        if names := self._run("mariadb", "SHOW BINARY LOGS"):
+            self._run("mariadb", f"PURGE BINARY LOGS TO '{names[-1]}'")
+        return ""
+
+    def _run(self, server: str, *statements: str) -> list[Any]:
+        """Run statements on a server, one by one; return the first column of the last. A server may be down."""
+        found: list[Any] = []
+        engine = create_engine(self._databases[server], isolation_level="AUTOCOMMIT")
+        for statement in statements:
+            with suppress(DBAPIError), engine.connect() as connection:
+                result = connection.exec_driver_sql(statement)
+                found = list(result.scalars()) if result.returns_rows else []
+        engine.dispose()
+        return found
+
     def _restart(self, name: str, *, crash: bool) -> str:
         """Take a server down; other troubles do not wait until it is back."""
         if name in self._restarts:
@@ -115,7 +167,8 @@ class Weather:
     def _deck(self) -> list[Callable[[], str]]:
         restarts = [self.postgres_restart, self.mariadb_restart, self.azurite_restart]
         faults = [self.storage_faults, self.cut_off, self.clock_jump]
-        return [self.kill, self.kill, self.freeze, self.freeze, *faults, *restarts]
+        losses = [self.log_cut, self.slot_held, self.slot_dropped, self.binlog_purged]
+        return [self.kill, self.kill, self.freeze, self.freeze, *faults, *restarts, *losses]
 
     def _strike(self, trouble: Callable[[], str], began: float) -> None:
         details = trouble()

@@ -126,7 +126,7 @@ class Victim:
             return int(place.execute("SELECT coalesce(max(number), 0) FROM delivered").fetchone()[0])
 
 
-@pytest.mark.timeout(max(180, 6 * SECONDS))
+@pytest.mark.timeout(180 + 15 * SECONDS)
 def test_a_mirror_that_is_killed_at_any_moment_equals_its_source(server: OwnServer, tmp_path: Path) -> None:
     dice = random.Random(7)
     with temporary_database(server.url, "DROP DATABASE {name}") as url:
@@ -154,7 +154,7 @@ def test_a_mirror_that_is_killed_at_any_moment_equals_its_source(server: OwnServ
         for thread in (*writers, big):
             thread.join(120)
         assert [writer.failure for writer in writers if writer.failure] == []
-        victim.end(150)
+        victim.end(150 + 10 * SECONDS)
         committed = {version for writer in writers for version in writer.committed}
         judge(victim.file, dict(run(engine, "SELECT id, version FROM soaked")), committed)
         engine.dispose()

@@ -22,10 +22,11 @@ def run(engine: Engine, *statements: str, **values: Any) -> list[Any]:
     return rows
 
 
-def end_of_log(engine: Engine) -> str:
-    """Return the newest file of the log."""
+def end_of_log(engine: Engine, *, with_offset: bool = False) -> str:
+    """Return the newest file of the log, or the place where it ends."""
     is_mysql = not getattr(engine.dialect, "is_mariadb", False)
-    return str(run(engine, "SHOW BINARY LOG STATUS" if is_mysql else "SHOW MASTER STATUS")[0][0])
+    file, offset = run(engine, "SHOW BINARY LOG STATUS" if is_mysql else "SHOW MASTER STATUS")[0][:2]
+    return f"{file}:{offset}" if with_offset else str(file)
 
 
 def purge(engine: Engine) -> None:

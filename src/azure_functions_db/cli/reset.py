@@ -30,7 +30,11 @@ def reset(
     to_end: Annotated[bool, typer.Option("--to-end", help="Skip everything that waits.")] = False,
     to_cursor: Annotated[
         str | None,
-        typer.Option("--to-cursor", metavar="VALUE", help="Go on with the rows of this cursor value; see --pk."),
+        typer.Option(
+            "--to-cursor",
+            metavar="VALUE",
+            help="Go on with the rows of this cursor value, see --pk; of a log, at this place.",
+        ),
     ] = None,
     pk: Annotated[
         list[str] | None,

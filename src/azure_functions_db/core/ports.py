@@ -267,6 +267,22 @@ class ReportsFacts(Protocol):
 
 
 @runtime_checkable
+class TellsQuiet(Protocol):
+    """A source that needs the lease to be read, and knows without it when there is nothing to read."""
+
+    def quiet(self, checkpoint: Position) -> FetchResult | None:
+        """Return an empty result where certainly nothing follows and nothing is to be acknowledged; else None."""
+
+
+@runtime_checkable
+class TellsPositions(ParsesPositions, Protocol):
+    """A source whose positions people can read, and type: places in a log, or "now"."""
+
+    def describe(self, checkpoint: Position) -> str:
+        """Return where a checkpoint stands, as people read it and as `parse` takes it."""
+
+
+@runtime_checkable
 class ManagesStream(Protocol):
     """A source that needs something on its server to stream from, a slot and a publication say, and can make it."""
 

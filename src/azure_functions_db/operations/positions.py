@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, CursorSerializationError
-from azure_functions_db.core.ports import NamesColumns, ReadsRanges, TypesValues
+from azure_functions_db.core.ports import NamesColumns, ReadsRanges, TellsPositions, TypesValues
 from azure_functions_db.core.serializers import deserialize_part
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ def typed_source(source: Any) -> Any:
 def range_source(source: Any) -> ReadsRanges:
     """Return a source that can be read from one cursor value to another; refuse any other."""
     if not isinstance(source, ReadsRanges):
+        if isinstance(source, TellsPositions):
+            raise ConfigurationError(
+                f"A {type(source).__name__} reads a log, which has no stretches of rows: azfdb reset NAME "
+                "--to-beginning delivers its tables anew, azfdb reset NAME --to-cursor PLACE what the log still has"
+            )
         raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
     return source
 

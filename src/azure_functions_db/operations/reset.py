@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, DbError, LeaseConflictError, StateStoreError
 from azure_functions_db.core.files import listed, make_folder, write_new
-from azure_functions_db.core.ports import ComparesItself, CountsBacklog, CountsChanges, NamesColumns, ParsesPositions
+from azure_functions_db.core.ports import (
+    ComparesItself,
+    CountsBacklog,
+    CountsChanges,
+    NamesColumns,
+    ParsesPositions,
+    TellsPositions,
+)
 from azure_functions_db.core.serializers import is_label, serialize_position
 from azure_functions_db.operations.positions import cursor_from, key_from, range_source, typed_source
 from azure_functions_db.operations.reports import jsonable
@@ -163,6 +170,10 @@ def to_cursor(
     name = poller.name
     source = None if poller.definition is None else poller.definition.settings.source
     if isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
+        if isinstance(source, TellsPositions) and pk:
+            raise ConfigurationError(
+                f"A {type(source).__name__} stands at a place in a log, which has no key: leave --pk out"
+            )
         position = source.parse(" ".join([text, *pk]))
         if position and not force:
             _check_readable(source, position)
@@ -268,6 +279,8 @@ def _end_of(source: Any) -> CheckpointJson:
     """Return the position behind all that is there now; what running transactions may still write comes later."""
     if isinstance(source, ComparesItself):
         raise ConfigurationError(f"A {type(source).__name__} cannot skip what waits: only its next scan can tell")
+    if isinstance(source, TellsPositions):
+        return dict(source.parse("now"))
     ranges = range_source(source)
     for _ in range(_TRIES):
         with reading(ranges.ranged("now", None)) as reader:

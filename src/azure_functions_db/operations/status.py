@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError, with_code
-from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
+from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts, TellsPositions
 from azure_functions_db.core.types import Backlog
 from azure_functions_db.operations.reports import HIDDEN
 from azure_functions_db.operations.run import is_timer, schedule_of
@@ -333,6 +333,8 @@ def _note_fingerprint(poller: Poller, status: PollerStatus) -> None:
 
 def _read_source(poller: Poller, checkpoint: dict[str, Any], status: PollerStatus, now: dt.datetime) -> None:
     source = poller.defined.settings.source
+    if isinstance(source, TellsPositions) and checkpoint.get("cursor") is not None:
+        status.cursor = source.describe(checkpoint)
     waiting = look_behind(source, checkpoint, now)
     if waiting.backlog is not None:
         status.lag_seconds = waiting.backlog.lag_seconds

@@ -5,18 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from azure_functions_db.core.errors import PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text, json_safe
-from azure_functions_db.core.types import Change, FetchResult
+from azure_functions_db.core.types import AdapterCapability, Change, FetchResult
 from azure_functions_db.sources.read_errors import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from azure_functions_db.core.ports import Fact
+    from azure_functions_db.core.ports import ChangeReader, Fact
     from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
 
@@ -165,6 +166,7 @@ class StreamReader:
         source: str | None = None,
     ) -> None:
         self._log = log
+        self._source = source or kind
         self._kind = kind
         self._source = source or kind
         self._tables = list(tables)
@@ -174,24 +176,26 @@ class StreamReader:
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return rows of the snapshot, or changes of the log."""
         with reading(self._source):
-            place = Place.of(checkpoint)
-            try:
-                return self._read(self._start() if place is None else place, limit)
-            except PositionLostError as lost:
-                if place is None or self._on_position_lost == "stop":
-                    raise
-                return self._recover(place, lost, limit)
+            return self._fetched(Place.of(checkpoint), limit)
 
     def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Let the log go of what lies before a checkpoint; while tables are read it has to keep all of it."""
-        with reading(self._source):
-            place = Place.of(checkpoint)
-            if place is not None and place.table is None and not place.is_over:
+        place = Place.of(checkpoint)
+        if place is not None and place.table is None and not place.is_over:
+            with reading(self._source):
                 self._log.acknowledge(place.position)
 
     def close(self) -> None:
         """Give back what was taken."""
         self._log.close()
+
+    def _fetched(self, place: Place | None, limit: int) -> FetchResult:
+        try:
+            return self._read(self._start() if place is None else place, limit)
+        except PositionLostError as lost:
+            if place is None or self._on_position_lost == "stop":
+                raise
+            return self._recover(place, lost, limit)
 
     def _start(self) -> Place:
         return Place(self._log.begin(anew=False), None if self._snapshot == "never" else self._tables[0])
@@ -238,6 +242,50 @@ class StreamReader:
         )
 
 
+LOG_CAPABILITY = AdapterCapability(
+    detects_deletes=True,
+    before_images=True,
+    distinguishes_insert=True,
+    every_change=True,
+    native_resume_token=True,
+    needs_lease=True,
+)
+"""What every log can tell about changes."""
+
+
+class LogSource:
+    """A source that is read by readers only: who reads without opening one is a reader for this once."""
+
+    def open(self) -> ChangeReader:
+        """Begin to read."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Do nothing: readers are closed, not the source."""
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        """Return what follows the checkpoint."""
+        with closing(self.open()) as reader:
+            return reader.fetch_changes(checkpoint, limit)
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        """Let the log go of what lies before the checkpoint."""
+        with closing(self.open()) as reader:
+            reader.acknowledge(checkpoint)
+
+
+def quiet_at(checkpoint: CheckpointJson, ask: Callable[[LogPosition], StreamHealth | None]) -> FetchResult | None:
+    """Return an empty result where a log is quiet at a checkpoint; whatever is wrong is left for a read to tell."""
+    place = Place.of(checkpoint)
+    if place is None or place.table is not None or place.is_over:
+        return None
+    try:
+        health = ask(place.position)
+    except Exception:  # noqa: BLE001 - whoever reads meets it again, and tells it as it is to be told
+        return None
+    return None if health is None else FetchResult([], checkpoint, more=False, facts=[health])
+
+
 @dataclass(frozen=True, slots=True)
 class PositionLost:
     """The fact that changes were lost and the poller went on all the same, as it was told to."""
@@ -265,6 +313,10 @@ class StreamHealth:
     retained_bytes: int | None = None
     """How much of the log the server keeps because of this poller."""
     retained_limit_bytes: int | None = None
+    retention_left_bytes: int | None = None
+    """How much more the log may grow before what the poller has not read is given up."""
+    retention_left_seconds: float | None = None
+    """For how long the server will still keep what the poller has not read."""
     last_commit_at: dt.datetime | None = None
     """When the last change that was read had been committed."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -284,6 +336,8 @@ class StreamHealth:
             "stream_lag_seconds": self.lag_seconds,
             "retained_bytes": self.retained_bytes,
             "retained_limit_bytes": self.retained_limit_bytes,
+            "retention_left_bytes": self.retention_left_bytes,
+            "retention_left_seconds": self.retention_left_seconds,
             "last_commit_at": self.last_commit_at,
             **self.details,
             "warning": self.warning,
@@ -296,5 +350,7 @@ class StreamHealth:
             "azfdb_stream_lag_bytes": self.lag_bytes,
             "azfdb_stream_lag_seconds": self.lag_seconds,
             "azfdb_stream_retained_bytes": self.retained_bytes,
+            "azfdb_stream_retention_left_bytes": self.retention_left_bytes,
+            "azfdb_stream_retention_left_seconds": self.retention_left_seconds,
         }
         return {name: float(value) for name, value in values.items() if value is not None}

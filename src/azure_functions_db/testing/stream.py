@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import PositionLostError, SourceInUseError
-from azure_functions_db.core.types import AdapterCapability, Backlog, Change, FetchResult, SourceDescriptor
+from azure_functions_db.core.types import Backlog, Change, FetchResult, SourceDescriptor
+from azure_functions_db.sources.stream import LOG_CAPABILITY, LogSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from azure_functions_db.core.types import CheckpointJson, Operation, RawRecord
+    from azure_functions_db.core.types import AdapterCapability, CheckpointJson, Operation, RawRecord
 
 _Place = tuple[int, int]
 """The number of a transaction, and the number of a change inside it."""
@@ -68,7 +69,7 @@ class MemoryLog:
         return Change(op, f"{self._last}:{index}", {"id": key}, row, before, metadata=metadata)
 
 
-class MemoryStreamSource:
+class MemoryStreamSource(LogSource):
     """Reads a `MemoryLog`; ``whole_transactions`` hands out each transaction at once, however long it is."""
 
     def __init__(self, log: MemoryLog, *, name: str = "stream", whole_transactions: bool = False) -> None:
@@ -78,16 +79,7 @@ class MemoryStreamSource:
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
-        return AdapterCapability(
-            detects_deletes=True,
-            before_images=True,
-            distinguishes_insert=True,
-            every_change=True,
-            native_resume_token=True,
-            needs_lease=True,
-            acknowledges=True,
-            whole_transactions=self._whole,
-        )
+        return replace(LOG_CAPABILITY, acknowledges=True, whole_transactions=self._whole)
 
     def validate(self) -> None:
         """Do nothing: there is nothing to check."""
@@ -95,19 +87,6 @@ class MemoryStreamSource:
     def open(self) -> MemoryStreamReader:
         """Become the log's only reader."""
         return MemoryStreamReader(self._log, whole=self._whole)
-
-    def close(self) -> None:
-        """Do nothing: readers are closed, not the source."""
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return the changes after the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            return reader.fetch_changes(checkpoint, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        """Let the log forget what lies before the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            reader.acknowledge(checkpoint)
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many changes wait behind the checkpoint."""

@@ -23,7 +23,7 @@ from azure_functions_db.core.errors import (
     SourceInUseError,
     StateStoreError,
 )
-from azure_functions_db.core.ports import CountsChanges
+from azure_functions_db.core.ports import CountsChanges, TellsQuiet
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
@@ -207,9 +207,16 @@ class Tick:
             self._say(PollerPaused, pause=self.lease.paused)
             return None
         self._loaded = Checkpoint.of(self._stage(Stage.LOAD, self.lease.load))
-        if (self._needs.needs_lease and not self._hold()) or not self._take_over():
+        if self._needs.needs_lease and not self._is_quiet() and not self._hold():
             return None
-        return self._loaded
+        return self._loaded if self._take_over() else None
+
+    def _is_quiet(self) -> bool:
+        """Tell whether nothing is to be read, so that a tick with nothing to do takes no lease and writes nothing."""
+        source = self._source
+        if isinstance(source, TellsQuiet) and self._settings.carried is None:
+            self._ahead = self._stage(Stage.FETCH, lambda: source.quiet(self._loaded.position))
+        return self._ahead is not None
 
     def _take_over(self) -> bool:
         """Go on from where others have been for the same rows, if that is further; False when the lease is taken."""
@@ -285,7 +292,7 @@ class Tick:
         for fact in result.facts:
             self._say(SourceReported, fact=fact)
         if not result.records:
-            self._say(FetchedNothing, fetch_duration_ms=spent[Stage.FETCH], checkpoint_before=checkpoint.json)
+            self._say(FetchedNothing, fetch_duration_ms=spent.get(Stage.FETCH, 0.0), checkpoint_before=checkpoint.json)
             self._keep(Checkpoint.of(result.next_checkpoint), checkpoint)
             return None
         self._fetched += len(result.records)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import create_engine, text
 
 from azure_functions_db import FileStateStore, PollTrigger, PostgresLogicalSource
 from azure_functions_db.core.errors import DbError
-from azure_functions_db.sources.postgres.lsn import lsn_of
+from azure_functions_db.sources.postgres.pgoutput import lsn_of
 
 PUT = "INSERT INTO mirror VALUES (:id, :v) ON CONFLICT (id) DO UPDATE SET v = excluded.v"
 NOTE = "INSERT INTO delivered (event_id, op, id, v, place) VALUES (:event_id, :op, :id, :v, :place)"
@@ -36,9 +37,9 @@ def main(url: str, mirror_url: str, table: str, state: str) -> None:
 def apply(mirror: Any, events: list[Any]) -> None:
     """Apply changes in their order, and note each, in one transaction."""
     with mirror.begin() as connection:
-        for event in events:
-            row = {"id": event.pk["id"], "v": (event.after or {}).get("v")}
-            connection.execute(text("DELETE FROM mirror WHERE id = :id" if event.op == "delete" else PUT), row)
+        for is_delete, some in groupby(events, lambda event: event.op == "delete"):
+            rows = [{"id": event.pk["id"], "v": (event.after or {}).get("v")} for event in some]
+            connection.execute(text("DELETE FROM mirror WHERE id = :id" if is_delete else PUT), rows)
         notes = [
             {
                 "event_id": event.event_id,

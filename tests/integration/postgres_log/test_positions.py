@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from azure_functions_db import FetchError, PositionLostError, SourceConfigurationError, SourceInUseError
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Replication
 from tests.integration.postgres_log.scene import COLUMNS, Scene
 
@@ -206,21 +206,16 @@ def test_a_checkpoint_of_another_kind_of_source_is_refused(scene: Scene) -> None
         scene.streaming().fetch_changes({"cursor": [1, 2]}, 1)
 
 
-def test_an_idle_tick_takes_three_round_trips_and_writes_nothing(scene: Scene, run_once: Any, monkeypatch: Any) -> None:
-    trips: list[str] = []
-    for name in ("_start", "_said_farewell", "ask", "acknowledge"):
-        method = getattr(Replication, name)
-        monkeypatch.setattr(Replication, name, counted(trips, name, method))
+@pytest.fixture
+def trips(run_once: Any, monkeypatch: Any) -> list[str]:
+    """What is asked of the server, by statements and by messages of the replication protocol."""
     from sqlalchemy import event
 
-    engine = run_once._server().engine
-    event.listen(engine, "before_cursor_execute", lambda *call: trips.append(call[2]))
-    reader = run_once.open()
-    checkpoint = scene.store.load_checkpoint("poller")
-    result = reader.fetch_changes(checkpoint, 10)
-    reader.close()
-    assert len(trips) == 3, trips
-    assert result.next_checkpoint == {"cursor": checkpoint["cursor"]}
+    trips: list[str] = []
+    for name in ("__init__", "_start", "_said_farewell", "ask", "acknowledge"):
+        monkeypatch.setattr(Replication, name, counted(trips, name, getattr(Replication, name)))
+    event.listen(run_once._server().engine, "before_cursor_execute", lambda *call: trips.append(call[2]))
+    return trips
 
 
 def counted(trips: list[str], name: str, method: Any) -> Any:
@@ -229,6 +224,56 @@ def counted(trips: list[str], name: str, method: Any) -> Any:
         return method(*args, **kwargs)
 
     return call
+
+
+def test_an_idle_tick_takes_one_round_trip_and_writes_nothing(scene: Scene, run_once: Any, trips: list[str]) -> None:
+    scene.delivered(run_once)  # what the server itself has written since is passed, and remembered as nothing
+    before, facts = scene.store.inspect("poller"), Facts()
+    del trips[:]
+    assert scene.delivered(run_once, observers=[facts]) == []
+    assert len(trips) == 1, trips
+    assert scene.store.inspect("poller") == before, "not even a lease was taken"
+    assert facts.of("stream_health").gauges()["azfdb_stream_lag_bytes"] == 0
+
+
+def test_an_idle_read_takes_three_round_trips_and_moves_nothing(scene: Scene, run_once: Any, trips: list[str]) -> None:
+    reader = run_once.open()
+    checkpoint = scene.store.load_checkpoint("poller")
+    result = reader.fetch_changes(checkpoint, 10)
+    reader.close()
+    assert len(trips) - trips.count("__init__") == 3, trips
+    assert result.next_checkpoint == {"cursor": checkpoint["cursor"]}
+
+
+def test_a_tick_that_looks_idle_and_is_not_is_none(scene: Scene, run_once: Any) -> None:
+    scene.delivered(run_once)
+    scene.delivered(run_once)
+    scene.run("INSERT INTO %t VALUES (100, 'z')")
+    assert [event.pk for event in scene.delivered(run_once)] == [{"id": 100}]
+
+
+def test_an_idle_tick_does_what_a_crash_has_left_undone(scene: Scene, run_once: Any, monkeypatch: Any) -> None:
+    scene.run("INSERT INTO %t VALUES (100, 'z')")
+    with monkeypatch.context() as crash:
+        crash.setattr(Replication, "acknowledge", lambda *_: None)
+        assert len(scene.delivered(run_once)) == 1
+    assert lsn_of(confirmed(scene)) < lsn_of(cursor(scene)["value"])
+    assert scene.delivered(run_once) == []
+    assert confirmed(scene) == cursor(scene)["value"]
+
+
+class Facts:
+    """Keeps what sources report."""
+
+    def __init__(self) -> None:
+        self.facts: list[Any] = []
+
+    def notice(self, signal: Any) -> None:
+        if hasattr(signal, "fact"):
+            self.facts.append(signal.fact)
+
+    def of(self, name: str) -> Any:
+        return next(fact for fact in self.facts if fact.log_event == name)
 
 
 NOISE = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 100000)) FROM generate_series(1, 15)"
@@ -282,6 +327,14 @@ def test_a_position_can_be_shown_and_typed(scene: Scene, run_once: Any) -> None:
     assert run_once.parse("beginning") == {}
     with pytest.raises(SourceConfigurationError, match="no place in the log"):
         run_once.parse("yesterday")
+
+
+def test_reading_goes_on_from_a_typed_place_though_nothing_comes(scene: Scene, run_once: Any) -> None:
+    typed = run_once.parse(run_once.describe(scene.store.load_checkpoint("poller")))
+    scene.run("SELECT pg_logical_emit_message(true, 'noise', 'x')")
+    result = run_once.fetch_changes(typed, 10)
+    assert result.records == []
+    assert "at" in result.next_checkpoint["cursor"], "from now on its age is known"
 
 
 def test_a_slot_that_waits_for_an_open_transaction_says_so(scene: Scene) -> None:

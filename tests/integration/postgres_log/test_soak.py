@@ -117,12 +117,13 @@ class Victim:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 10 * SECONDS)
 def test_a_poller_that_is_killed_again_and_again_mirrors_what_writers_do(
-    scene: Scene, postgres_database: str, tmp_path: Path
+    scene: Scene, postgres_database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     scene.run(f"CREATE TABLE %t ({COLUMNS})", "INSERT INTO %t SELECT n, 'old' FROM generate_series(-3000, 0) n")
     there = create_engine(postgres_database)
+    request.addfinalizer(there.dispose)
     with there.begin() as connection:
         connection.execute(text(f"CREATE TABLE mirror ({COLUMNS})"))
         connection.execute(
@@ -146,12 +147,11 @@ def test_a_poller_that_is_killed_again_and_again_mirrors_what_writers_do(
         writers.stop()
         scene.run("INSERT INTO %t VALUES (-999999, 'the end')")
         last = "SELECT count(*) FROM mirror WHERE v = 'the end'"
-        wait_for(lambda: answer(there, last), 120 + 4 * SECONDS, "the poller does not come to the end")
+        wait_for(lambda: answer(there, last), 120 + 10 * SECONDS, "the poller does not come to the end")
     finally:
         writers.stop()
         victim.kill()
     compare(scene, there, writers)
-    there.dispose()
 
 
 def answer(engine: Any, query: str) -> Any:

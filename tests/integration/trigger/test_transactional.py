@@ -17,7 +17,9 @@ from azure_functions_db import (
     LeaseConflictError,
     LostLeaseError,
     MemoryStateStore,
+    MySqlBinlogSource,
     PollTrigger,
+    PostgresLogicalSource,
     RowsFailed,
     SqlStateStore,
     StateStoreError,
@@ -90,6 +92,32 @@ def test_a_failed_handler_leaves_no_write_behind(ledger: Ledger) -> None:
     ledger.bad = set()
     assert run(trigger, ledger.handler) == 3
     assert ledger.ids == [0, 1, 2]
+
+
+@pytest.mark.parametrize("database", ["postgres_log_database", "mariadb_database"])
+def test_changes_of_a_log_are_written_with_their_checkpoint_or_not_at_all(
+    request: pytest.FixtureRequest, database: str
+) -> None:
+    url = str(request.getfixturevalue(database))
+    ledger = Ledger(url)
+    request.addfinalizer(ledger.provider.dispose_all)
+    with ledger.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE things (id INTEGER PRIMARY KEY)"))
+    options: dict[str, Any] = {"url": url, "tables": ["things"], "engine_provider": ledger.provider}
+    is_postgres = ledger.engine.dialect.name == "postgresql"
+    source: Any = PostgresLogicalSource(slot="things", **options) if is_postgres else MySqlBinlogSource(**options)
+    trigger = ledger.poller(source, batch_size=2, max_batches_per_tick=2)
+    assert run(trigger, ledger.handler) == 0
+    with ledger.engine.begin() as connection:
+        connection.execute(text("INSERT INTO things VALUES (1), (2), (3)"))
+    ledger.bad = {2}
+    with pytest.raises(HandlerError):
+        run(trigger, ledger.handler)
+    assert ledger.ids == []
+    ledger.bad = set()
+    assert run(trigger, ledger.handler) == 3
+    assert run(trigger, ledger.handler) == 0
+    assert ledger.ids == [1, 2, 3]
 
 
 def test_a_failed_commit_takes_the_writes_back(ledger: Ledger) -> None:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, SourceConfigurationError
 from azure_functions_db.sources.mysql import values
-from azure_functions_db.sources.mysql.binary_json import document
 from azure_functions_db.sources.mysql.events import EventKind, Statement, TableMaps
-from azure_functions_db.sources.mysql.gtids import MariaDbGtids, MySqlGtids
-from azure_functions_db.sources.mysql.position import BinlogPosition, parsed
+from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, MySqlGtids, parsed
+from azure_functions_db.sources.mysql.values import document
 
 if TYPE_CHECKING:
     from azure_functions_db.sources.mysql.events import Table

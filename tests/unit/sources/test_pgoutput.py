@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.pgoutput import (
     UNCHANGED,
     Begin,
@@ -26,6 +25,8 @@ from azure_functions_db.sources.postgres.pgoutput import (
     Value,
     decoded,
     encoded_row,
+    lsn_of,
+    lsn_text,
 )
 
 VALUES = st.lists(st.one_of(st.none(), st.just(UNCHANGED), st.binary(max_size=40)), max_size=12)

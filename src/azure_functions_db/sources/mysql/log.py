@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import time
 from contextlib import closing, contextmanager, suppress
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from azure_functions_db.core.errors import ConfigurationError, PositionLostError, SourceConfigurationError
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.sources.mysql.events import TableMaps
-from azure_functions_db.sources.mysql.gtids import MariaDbGtids
-from azure_functions_db.sources.mysql.position import BinlogPosition, file_number, parsed, stem
+from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, file_number, parsed, stem
 from azure_functions_db.sources.mysql.replica import Replica, random_server_id
-from azure_functions_db.sources.mysql.server import Server, bytes_after, log_end, log_files
+from azure_functions_db.sources.mysql.server import Server, bytes_after, health_at, log_end, log_files
 from azure_functions_db.sources.mysql.transactions import TransactionReader
-from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
+from azure_functions_db.sources.stream import LogPage, RowsPage
 from azure_functions_db.sql.autocommit import leave_transactions
 from azure_functions_db.sql.failures import is_forbidden
 from azure_functions_db.sql.reflection import refreshed, table_of
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import Change
     from azure_functions_db.sources.mysql.replica import Event
     from azure_functions_db.sources.mysql.server import LogFile
-    from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode
+    from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode, StreamHealth
     from azure_functions_db.sql.engine import EngineProvider
 
 # A fetch that finds nothing for so long hands back where it has come to.
@@ -82,6 +80,7 @@ class BinlogLog:
         self.tables = names_of(options.tables, engine)
         self._charsets: dict[int, str] = {}
         self._folds_names = False
+        self._retention_seconds: float | None = None
         self._maps = TableMaps(self._is_wanted, self._charset_of, self._hints_of)
         self._replica: Replica | None = None
         self._reader: TransactionReader | None = None
@@ -122,14 +121,14 @@ class BinlogLog:
             self._reader = self._opened(start)
         reader = self._reader
         if reader is None:
-            return LogPage([], position, more=False, facts=[_health(start, 0)])
+            return LogPage([], position, more=False, facts=[health_at(start, 0, self._retention_seconds)])
         changes = self._taken(reader, limit)
         reached = self._expected = reader.position
         page = LogPage(
             changes,
             reached.written() if changes or self._is_worth_a_write(start, reached, reader) else position,
             more=not reader.is_over,
-            facts=[_health(reached, 0 if reader.is_over else self._bytes_after(reached))],
+            facts=[health_at(reached, 0 if reader.is_over else self._bytes_after(reached), self._retention_seconds)],
             undecodable=_by_place(changes, reader.undecodable),
         )
         if reader.is_over:
@@ -161,7 +160,9 @@ class BinlogLog:
         if text == "beginning":
             return oldest(connection)
         if text != "now":
-            return parsed(text)
+            position = parsed(text)
+            server.gtid_set(position.gtids or "")  # refuses what is none
+            return position
         if server.gtids is not None and not server.is_mariadb:
             return BinlogPosition(gtids=str(server.gtids))
         end = log_end(connection, server)
@@ -231,8 +232,7 @@ class BinlogLog:
         """Return a reader that stands at the position; None where nothing has happened since."""
         with self.connected() as connection:
             server = self._examined(connection)
-            self._require_same_server(connection, server, start)
-            if server.is_idle_at(start) or self._is_at_end(connection, server, start):
+            if self._is_quiet(connection, server, start):
                 return None
         try:
             return self._dumped(server, start)
@@ -242,6 +242,17 @@ class BinlogLog:
         # The file has gone, but perhaps nothing of it was left to read: the server knows by the GTIDs.
         self.close()
         return self._dumped(server, replace(start, file="", crc=None, offset=4))
+
+    def quiet(self, position: LogPosition) -> StreamHealth | None:
+        """Return how things stand where nothing has been committed since the position; else None."""
+        start = BinlogPosition.of(position)
+        with self.connected() as connection:
+            is_quiet = self._is_quiet(connection, self._examined(connection), start)
+        return health_at(start, 0, self._retention_seconds) if is_quiet else None
+
+    def _is_quiet(self, connection: Connection, server: Server, start: BinlogPosition) -> bool:
+        self._require_same_server(connection, server, start)
+        return server.is_idle_at(start) or self._is_at_end(connection, server, start)
 
     def _dumped(self, server: Server, start: BinlogPosition) -> TransactionReader:
         replica = self._replica = self._new_replica(server)
@@ -266,6 +277,7 @@ class BinlogLog:
         server = Server.asked(connection)
         server.demand()
         self._folds_names = server.folds_names
+        self._retention_seconds = server.retention_seconds
         return server
 
     @staticmethod
@@ -287,7 +299,7 @@ class BinlogLog:
     @staticmethod
     def _is_at_end(connection: Connection, server: Server, start: BinlogPosition) -> bool:
         """Tell whether the log ends at a position; GTIDs would have told already."""
-        return start.crc is not None and server.gtids is None and log_end(connection, server) == (start.file, start.end)
+        return server.gtids is None and log_end(connection, server) == (start.file, start.end)
 
     def _is_purged(self, file: str) -> bool:
         """Tell whether a file is older than all that are left."""
@@ -423,12 +435,6 @@ def _hint(kind: str, scale: int | None, is_invisible: bool) -> str | int | None:
     if kind == "float":
         return scale
     return kind if kind in {"uuid", "inet4", "inet6"} else None
-
-
-def _health(position: BinlogPosition, lag_bytes: int) -> StreamHealth:
-    committed = dt.datetime.fromtimestamp(position.time, dt.UTC) if position.time else None
-    age = (dt.datetime.now(dt.UTC) - committed).total_seconds() if committed is not None else 0.0
-    return StreamHealth(lag_bytes=lag_bytes, lag_seconds=max(0.0, age) if lag_bytes else 0.0, last_commit_at=committed)
 
 
 def _by_place(changes: Sequence[Change], reasons: dict[str, Exception]) -> dict[int, Exception]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from azure_functions_db.sources.mysql.gtids import GtidSet
+    from azure_functions_db.sources.mysql.position import GtidSet
 
 _REGISTER, _DUMP, _DUMP_GTID = 0x15, 0x12, 0x1E
 _DO_NOT_WAIT, _THROUGH_GTID = 1, 4

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import closing
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
+from azure_functions_db.core.types import Backlog, SourceDescriptor
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamReader, check_choice
+from azure_functions_db.sources.stream import (
+    LOG_CAPABILITY,
+    LogSource,
+    OnPositionLost,
+    Place,
+    SnapshotMode,
+    StreamReader,
+    check_choice,
+    quiet_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,14 +29,14 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
+    from azure_functions_db.core.types import AdapterCapability, CheckpointJson, FetchResult, Finding
     from azure_functions_db.sources.mysql.log import BinlogLog
     from azure_functions_db.sql.engine import EngineProvider
 
 _KIND = "binlog"
 
 
-class MySqlBinlogSource:
+class MySqlBinlogSource(LogSource):
     """Reads every change of some tables from the binary log of MySQL or MariaDB, in the order of the commits.
 
     Making one only checks its arguments; the server is first looked at when something is read. It needs
@@ -107,14 +115,7 @@ class MySqlBinlogSource:
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
-        return AdapterCapability(
-            detects_deletes=True,
-            before_images=True,
-            distinguishes_insert=True,
-            every_change=True,
-            native_resume_token=True,
-            needs_lease=True,
-        )
+        return LOG_CAPABILITY
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the log or the tables are not as they have to be."""
@@ -129,22 +130,18 @@ class MySqlBinlogSource:
         """Begin to read; nothing is asked of the server yet."""
         with reading(self.name):
             log = self._log()
-            return StreamReader(
-                log,
-                kind=_KIND,
-                tables=[str(table) for table in log.tables],
-                snapshot=self._options["snapshot"],
-                on_position_lost=self._options["on_position_lost"],
-                source=self.name,
-            )
+        return StreamReader(
+            log,
+            kind=_KIND,
+            tables=[str(table) for table in log.tables],
+            snapshot=self._options["snapshot"],
+            on_position_lost=self._options["on_position_lost"],
+            source=self.name,
+        )
 
-    def close(self) -> None:
-        """Do nothing: readers are closed, not the source."""
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return the changes after the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            return reader.fetch_changes(checkpoint, limit)
+    def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
+        """Return an empty result where nothing has been committed since the checkpoint."""
+        return quiet_at(checkpoint, lambda position: self._log().quiet(position))
 
     def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Do nothing: the server keeps its log whoever reads it."""
@@ -167,7 +164,7 @@ class MySqlBinlogSource:
 
     def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
         """Set what the log needs and has not; return the statements."""
-        from azure_functions_db.sources.mysql.checks import cured
+        from azure_functions_db.sources.mysql.server import cured
 
         with reading(self.name):
             return cured(self._log(), dry_run=dry_run)
@@ -178,7 +175,7 @@ class MySqlBinlogSource:
 
     def show_stream(self) -> Mapping[str, Any]:
         """Return the settings of the log, its files and how long they are kept."""
-        from azure_functions_db.sources.mysql.checks import shown
+        from azure_functions_db.sources.mysql.server import shown
 
         with reading(self.name):
             return shown(self._log())
@@ -223,12 +220,12 @@ class MySqlBinlogSource:
         return engine
 
     def _findings(self) -> Sequence[Finding]:
-        from azure_functions_db.sources.mysql.checks import examined
+        from azure_functions_db.sources.mysql.server import examined
 
         return list(examined(self._log()))
 
     def _health(self, checkpoint: CheckpointJson) -> Any:
-        from azure_functions_db.sources.mysql.checks import health_of
+        from azure_functions_db.sources.mysql.server import health_of
 
         with reading(self.name):
             return health_of(self._log(), checkpoint, begins_now=self._options["start_at"] == "now")

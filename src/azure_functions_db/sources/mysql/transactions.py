@@ -13,8 +13,7 @@ from uuid import UUID
 from azure_functions_db.core.errors import FetchError, PositionLostError, SerializationError, SourceConfigurationError
 from azure_functions_db.core.types import Change
 from azure_functions_db.sources.mysql.events import COMPRESSED, ROWS, EventKind, Statement
-from azure_functions_db.sources.mysql.gtids import MariaDbGtids, MySqlGtids
-from azure_functions_db.sources.mysql.position import BinlogPosition
+from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, MySqlGtids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

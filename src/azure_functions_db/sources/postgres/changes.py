@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.errors import FetchError
 from azure_functions_db.core.types import Change, OpenChange
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
-from azure_functions_db.sources.postgres.pgoutput import UNCHANGED, decoded, inserted
+from azure_functions_db.sources.postgres.pgoutput import (
+    UNCHANGED,
+    begun,
+    committed,
+    decoded,
+    inserted,
+    lsn_of,
+    lsn_text,
+)
 from azure_functions_db.sources.postgres.rows import failure_of
 
 if TYPE_CHECKING:
@@ -18,8 +25,6 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import Operation, RawRecord
     from azure_functions_db.sources.postgres.pgoutput import (
-        Begin,
-        Commit,
         Delete,
         Message,
         Relation,
@@ -36,6 +41,7 @@ _SILENCE_SECONDS = 1.0
 _ROWS = frozenset(b"IUDT")
 _COMMIT = ord("C")
 _INSERT = ord("I")
+_BEGIN = ord("B")
 
 
 class Place(NamedTuple):
@@ -82,9 +88,9 @@ class SeenTransactions:
             int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))), lsn_of(position["until"])
         )
 
-    def show(self, begin: Begin) -> bool:
+    def show(self, transaction: Transaction) -> bool:
         """Tell whether the rows show a transaction."""
-        return begin.commit_lsn < self.until and self.had_ended(begin.xid)
+        return transaction.commit_lsn < self.until and self.had_ended(transaction.xid)
 
     def had_ended(self, xid: int) -> bool:
         """Tell whether a transaction had ended when the rows were read."""
@@ -107,27 +113,28 @@ class TableRows(NamedTuple):
 
 
 class Transaction:
-    """The transaction that is being read."""
+    """The transaction that is being read; there may be one for every row, so making one has to be quick."""
 
-    __slots__ = ("begin", "commit_text", "messages", "parts_done", "skipped", "skips_all")
+    messages = 0
+    skips_all = False
+    skipped = 0
+    """How many messages were handed out before."""
+    parts_done = 0
 
-    def __init__(self, begin: Begin, *, skips_all: bool, skipped: int, parts_done: int) -> None:
-        self.begin = begin
-        self.commit_text = lsn_text(begin.commit_lsn)
-        self.messages = 0
-        self.skips_all = skips_all
-        self.skipped = skipped
-        """How many messages were handed out before."""
-        self.parts_done = parts_done
+    def __init__(self, commit_lsn: int, committed_at: dt.datetime, xid: int) -> None:
+        self.commit_lsn = commit_lsn
+        self.commit_text = lsn_text(commit_lsn)
+        self.committed_at = committed_at
+        self.xid = xid
 
     def metadata_of(self, table: TableRows) -> dict[str, Any]:
         """Return what the change of a row tells beside the row."""
         return {
             "table": table.label,
-            "transaction": self.begin.xid,
+            "transaction": self.xid,
             "lsn": self.commit_text,
             "order": self.messages,
-            "committed_at": self.begin.committed_at,
+            "committed_at": self.committed_at,
         }
 
 
@@ -174,7 +181,7 @@ class ChangeStream:
         if not whole and not self._pending:
             return Place(self._lsn)
         parts = self._last_parts - len(self._pending) if self._pending else 0
-        return Place(self._lsn, transaction.begin.commit_lsn, whole, parts)
+        return Place(self._lsn, transaction.commit_lsn, whole, parts)
 
     def take(self, limit: int) -> list[Change]:
         """Return at most so many changes; fewer where nothing more is there."""
@@ -234,43 +241,45 @@ class ChangeStream:
             self._unread = received
 
     def _receive(self, data: bytes, taken: list[Change]) -> None:
-        kind, transaction = data[0], self._transaction
-        if kind in _ROWS:
-            if transaction is None:
-                raise FetchError(f"Source {self._source!r}: a row came outside of a transaction")
-            transaction.messages += 1
-            if transaction.skips_all or transaction.messages <= transaction.skipped:
-                return
-            if kind == _INSERT:
-                self._inserted(*inserted(data), taken)
-                return
-        self._HANDLERS[kind](self, decoded(data), taken)
+        """Take a message; what a log is full of, small transactions of inserts, goes the shortest way."""
+        kind = data[0]
+        if kind == _INSERT:
+            if not self._is_skipped():
+                oid, values = inserted(data)
+                if (table := self._table(oid)) is not None:
+                    taken.append(self._written("insert", table, values))
+        elif kind == _COMMIT:
+            self._committed(*committed(data))
+        elif kind == _BEGIN:
+            self._begun(Transaction(*begun(data)))
+        elif kind not in _ROWS or not self._is_skipped():
+            message = decoded(data)
+            self._HANDLERS[kind](self, message, taken)
 
-    def _begun(self, begin: Begin, _taken: list[Change]) -> None:
+    def _is_skipped(self) -> bool:
+        """Count a message about rows; tell whether it was handed out before, or shown by a snapshot."""
+        transaction = self._transaction
+        if transaction is None:
+            raise FetchError(f"Source {self._source!r}: a row came outside of a transaction")
+        transaction.messages += 1
+        return transaction.skips_all or transaction.messages <= transaction.skipped
+
+    def _begun(self, transaction: Transaction) -> None:
+        self._transaction = transaction
         resumed = self._resumed
-        is_resumed = resumed.commit_lsn == begin.commit_lsn
-        is_past = begin.commit_lsn < self._lsn
-        is_shown = self._seen is not None and self._seen.show(begin)
-        self._transaction = Transaction(
-            begin,
-            skips_all=is_past or is_shown,
-            skipped=resumed.messages if is_resumed else 0,
-            parts_done=resumed.parts if is_resumed else 0,
-        )
+        if transaction.commit_lsn < self._lsn or (self._seen is not None and self._seen.show(transaction)):
+            transaction.skips_all = True
+            return
+        self.last_commit_at = transaction.committed_at
+        if transaction.commit_lsn == resumed.commit_lsn:
+            transaction.skipped, transaction.parts_done = resumed.messages, resumed.parts
 
-    def _committed(self, commit: Commit, _taken: list[Change]) -> None:
-        if self._transaction is not None and not self._transaction.skips_all:
-            self.last_commit_at = self._transaction.begin.committed_at
-        self._lsn = max(self._lsn, commit.end_lsn)
+    def _committed(self, _lsn: int, end_lsn: int) -> None:
         self._transaction = None
+        self._lsn = max(self._lsn, end_lsn)
 
     def _related(self, relation: Relation, _taken: list[Change]) -> None:
         self._tables[relation.oid] = self._tables_of(relation)
-
-    def _inserted(self, oid: int, values: Sequence[Value], taken: list[Change]) -> None:
-        table = self._table(oid)
-        if table is not None:
-            taken.append(self._written("insert", table, values))
 
     def _updated(self, message: Update, taken: list[Change]) -> None:
         table = self._table(message.oid)
@@ -299,7 +308,7 @@ class ChangeStream:
         change.key = _key_of(table, row)
         change.after = row
         change.before = None
-        change.cursor = transaction.begin.committed_at
+        change.cursor = transaction.committed_at
         change.metadata = transaction.metadata_of(table)
         change.__class__ = Change
         return change  # type: ignore[no-any-return]  # it is one by now
@@ -355,7 +364,7 @@ class ChangeStream:
         part: int = 0,
     ) -> Change:
         transaction: Any = self._transaction
-        begin, order = transaction.begin, transaction.messages
+        order = transaction.messages
         place = f"{transaction.commit_text}:{order}.{part}" if part else f"{transaction.commit_text}:{order}"
         metadata: dict[str, Any] = transaction.metadata_of(table)
         after = before = None
@@ -369,11 +378,9 @@ class ChangeStream:
             before = old.values
             if old.failures:
                 self.failures[place] = failure_of(old.failures, self._source)
-        return Change(op, place, key, after, before, begin.committed_at, metadata)
+        return Change(op, place, key, after, before, transaction.committed_at, metadata)
 
     _HANDLERS: dict[int, Callable[[ChangeStream, Any, list[Change]], None]] = {  # noqa: RUF012 - read only
-        ord("B"): _begun,
-        ord("C"): _committed,
         ord("R"): _related,
         ord("U"): _updated,
         ord("D"): _deleted,

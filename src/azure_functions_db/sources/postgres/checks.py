@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Finding
-from azure_functions_db.sources.postgres.lsn import lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_text
 from azure_functions_db.sources.postgres.server import PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from azure_functions_db.sources.postgres.definition import Definition
-    from azure_functions_db.sources.postgres.server import Server, ServerState, Table
+    from azure_functions_db.sources.postgres.server import Definition, Server, ServerState, Table
 
 _OLDEST = 140000
 _IDENTITIES = {"d": "primary key", "i": "index", "f": "the full row", "n": "nothing"}

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.sources.postgres.changes import ChangeStream, Place, SeenTransactions, TableRows
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_switch
-from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, base_types, processors_of
+from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, TableReader, base_types, processors_of
 from azure_functions_db.sources.postgres.server import PLUGIN
-from azure_functions_db.sources.postgres.snapshot import TableReader
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
 if TYPE_CHECKING:
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Change
-    from azure_functions_db.sources.postgres.definition import Definition
     from azure_functions_db.sources.postgres.pgoutput import Relation
     from azure_functions_db.sources.postgres.rows import Processor
-    from azure_functions_db.sources.postgres.server import Server, ServerState, Table
+    from azure_functions_db.sources.postgres.server import Definition, Server, ServerState, Table
     from azure_functions_db.sources.stream import LogPosition
 
     Processors = dict[tuple[str, str, Shape], dict[str, Processor]]
@@ -35,13 +33,21 @@ class PostgresLog:
     """Holds the slot from `hold` to `close`, and reads what follows a position."""
 
     def __init__(
-        self, server: Server, config: DbConfig, definition: Definition, name: str, processors: Processors
+        self,
+        server: Server,
+        config: DbConfig,
+        definition: Definition,
+        name: str,
+        processors: Processors,
+        passed: dict[str, int],
     ) -> None:
         self._server = server
         self._config = config
         self._definition = definition
         self._name = name
         self._processors = processors
+        self._passed = passed
+        """By a position, up to where nothing that concerns the source was found after it."""
         self._feed: Replication | Peek | None = None
         self._is_fresh = False
         """Whether the feed has been held and nothing has been read from it."""
@@ -70,8 +76,7 @@ class PostgresLog:
         """Fix where the stream begins; what is missing is made."""
         definition = self._definition
         if definition.snapshot == "only":
-            state = self._server.look()
-            return self._position(state, Place(state.flushed_lsn))
+            return self.end()
         state = self._renewed()
         if state.slot is None or state.slot.confirmed_lsn is None:
             raise FetchError(f"Slot {definition.slot!r} is still being made by somebody else", source=self._name)
@@ -79,6 +84,11 @@ class PostgresLog:
         if definition.snapshot == "never" and not anew:
             return position
         return {**position, "awaits": self._server.running_xids()}
+
+    def end(self) -> LogPosition:
+        """Return where the log ends."""
+        state = self._server.look()
+        return self._position(state, Place(state.flushed_lsn))
 
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
         """Return rows of a table; not before every transaction that the slot left out can be seen."""
@@ -114,11 +124,27 @@ class PostgresLog:
             changes = [self._refetched(change) for change in changes]
         self._at = stream.place
         more = bool(changes) and not stream.is_caught_up
+        if not changes:
+            self._passed.clear()
+            self._passed[position["value"]] = max(stream.place.lsn, state.flushed_lsn)
         following = self._following(position, stream, state, has_changes=bool(changes))
         failures = stream.failures
         undecodable = {i: failures[each.position] for i, each in enumerate(changes) if each.position in failures}
         facts = [self._health(state, stream)] if is_first or not more else []
         return LogPage(changes, following, more, facts, self._told(undecodable))
+
+    def quiet(self, position: LogPosition) -> StreamHealth | None:
+        """Return how things stand where nothing has been written since the position, or since it was last looked at."""
+        state, lsn = self._server.look(), lsn_of(position["value"])
+        is_same = (position.get("system"), position.get("timeline")) == (state.system, state.timeline)
+        is_settled = state.slot is not None and not state.slot.is_lost and state.slot.confirmed_lsn == lsn
+        is_well = state.has_publication and state.retained_bytes <= self._definition.max_retained_bytes
+        has_moved = state.flushed_lsn > lsn
+        if not (is_same and is_settled and is_well) or "transaction" in position:
+            return None
+        if has_moved and (state.flushed_lsn > self._passed.get(position["value"], 0) or self._is_due(position, state)):
+            return None
+        return health(self._definition, state, 0, 0.0, committed_at(position))
 
     def acknowledge(self, position: LogPosition) -> None:
         """Let the slot move up to a position, once it is known to be the slot that this position belongs to."""
@@ -302,8 +328,17 @@ class PostgresLog:
             return position
         # How the stream is joined to a snapshot is told until all of that lies behind.
         is_joined = place.lsn >= lsn_of(position.get("until", "0/0"))
-        carried = {} if is_joined else {name: position[name] for name in ("seen", "until")}
-        return {**self._position(state, place), **carried}
+        kept = ("committed",) if is_joined else ("committed", "seen", "until")
+        carried = {name: position[name] for name in kept if name in position}
+        return {**self._position(state, place), **carried, **self._moments(stream, state)}
+
+    @staticmethod
+    def _moments(stream: ChangeStream, state: ServerState) -> dict[str, str]:
+        """Return when the last change was committed, and up to when all that was committed has been read."""
+        committed = None if stream.last_commit_at is None else datetime_text(stream.last_commit_at)
+        if committed is None:
+            return {}
+        return {"committed": committed, "at": datetime_text(state.now) if stream.is_caught_up else committed}
 
     def _is_worth_a_write(self, position: LogPosition, place: Place, state: ServerState) -> bool:
         moved = place.lsn - lsn_of(position["value"])
@@ -311,17 +346,17 @@ class PostgresLog:
             return False
         if "transaction" in position or moved >= self._definition.idle_commit_bytes:
             return True
-        if not self._is_heartbeat_due(position, state):
+        if not self._is_due(position, state):
             return False
         self._server.beat()
         return True
 
-    def _is_heartbeat_due(self, position: LogPosition, state: ServerState) -> bool:
+    def _is_due(self, position: LogPosition, state: ServerState) -> bool:
         seconds = self._definition.heartbeat_seconds
         if seconds is None:
             return False
-        written = dt.datetime.fromisoformat(position["at"])
-        return (state.now - written).total_seconds() >= seconds
+        age = age_of(position, state)
+        return age is None or age >= seconds
 
     def _health(self, state: ServerState, stream: ChangeStream) -> StreamHealth:
         lag = max(0, state.flushed_lsn - stream.place.lsn)
@@ -416,6 +451,19 @@ def current_values(
     return None if row is None else dict(row)
 
 
+def committed_at(position: LogPosition) -> dt.datetime | None:
+    """Return when the last change before a position was committed, where that is known."""
+    written = position.get("committed")
+    return None if written is None else dt.datetime.fromisoformat(written)
+
+
+def age_of(position: LogPosition, state: ServerState) -> float | None:
+    """Return how long ago all that had been committed was read; what waits behind the position is younger."""
+    if "at" not in position:
+        return None  # somebody has typed it
+    return max(0.0, (state.now - dt.datetime.fromisoformat(position["at"])).total_seconds())
+
+
 def health(
     definition: Definition,
     state: ServerState,
@@ -425,18 +473,20 @@ def health(
 ) -> StreamHealth:
     """Return how far behind a poller is, and what its slot holds."""
     limit, held, slot = definition.max_retained_bytes, state.retained_bytes, state.slot
+    safe = None if slot is None else slot.safe_wal_bytes
     warning = None
     if held > limit:
         warning = (
             f"slot {definition.slot!r} holds {held >> 20} MB of log on the server's disk, more than "
             f"max_retained_mb={limit >> 20}: let the poller catch up, or drop the slot (azfdb stream drop)"
         )
-    details = {} if slot is None else {"wal_status": slot.wal_status, "safe_wal_bytes": slot.safe_wal_bytes}
+    details = {} if slot is None else {"wal_status": slot.wal_status, "safe_wal_bytes": safe}
     return StreamHealth(
         lag_bytes=lag_bytes,
         lag_seconds=lag_seconds,
         retained_bytes=held,
         retained_limit_bytes=limit,
+        retention_left_bytes=max(0, min(limit - held, limit if safe is None else safe)),
         last_commit_at=last_commit_at,
         details={name: value for name, value in details.items() if value is not None},
         warning=warning,

@@ -1,4 +1,4 @@
-"""The messages of pgoutput, PostgreSQL's own output plugin for logical decoding (protocol version 1)."""
+"""The messages of pgoutput, PostgreSQL's own output plugin for logical decoding (version 1), and places in the log."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Other(NamedTuple):
 Message = Begin | Commit | Relation | Insert | Update | Delete | Truncate | Other
 
 _EPOCH: Final = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
-_BEGIN: Final = struct.Struct(">QqI")
-_COMMIT: Final = struct.Struct(">BQQq")
+_BEGIN: Final = struct.Struct(">xQqI")
+_COMMIT: Final = struct.Struct(">xxQQ8x")
 _COLUMN: Final = struct.Struct(">Ii")
 _INT32: Final = struct.Struct(">I").unpack_from
 _INT16: Final = struct.Struct(">H").unpack_from
@@ -122,6 +122,23 @@ def decoded(data: bytes) -> Message:
     if end != len(data):
         raise MalformedMessageError(f"A pgoutput message of {len(data)} bytes should have had {end}")
     return message
+
+
+def begun(data: bytes) -> tuple[int, dt.datetime, int]:
+    """Return the parts of a `Begin`, as `decoded` does but quicker."""
+    try:
+        lsn, at, xid = _BEGIN.unpack(data)
+        return lsn, moment(at), xid
+    except (struct.error, OverflowError):
+        raise MalformedMessageError("The server sent a begin that is none") from None
+
+
+def committed(data: bytes) -> tuple[int, int]:
+    """Return the parts of a `Commit`, as `decoded` does but quicker."""
+    try:
+        return _COMMIT.unpack(data)
+    except struct.error:
+        raise MalformedMessageError("The server sent a commit that is none") from None
 
 
 def inserted(data: bytes) -> tuple[int, list[Value]]:
@@ -141,13 +158,11 @@ def moment(microseconds: int) -> dt.datetime:
 
 
 def _begin(data: bytes) -> tuple[Begin, int]:
-    lsn, at, xid = _BEGIN.unpack_from(data, 1)
-    return Begin(lsn, moment(at), xid), 1 + _BEGIN.size
+    return Begin(*begun(data)), _BEGIN.size
 
 
 def _commit(data: bytes) -> tuple[Commit, int]:
-    _, lsn, end_lsn, _ = _COMMIT.unpack_from(data, 1)
-    return Commit(lsn, end_lsn), 1 + _COMMIT.size
+    return Commit(*committed(data)), _COMMIT.size
 
 
 def _relation(data: bytes) -> tuple[Relation, int]:
@@ -263,3 +278,14 @@ def encoded_row(values: Sequence[Value]) -> bytes:
             case _:
                 parts.append(b"u")
     return b"".join(parts)
+
+
+def lsn_of(text: str) -> int:
+    """Return the place that PostgreSQL writes like ``0/16B3748``."""
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """Return a place as PostgreSQL writes it."""
+    return "%X/%X" % divmod(lsn, 1 << 32)  # noqa: UP031 - half the time of an f-string, for every transaction

@@ -15,7 +15,7 @@ from azure_functions_db.core.errors import (
     SourceConfigurationError,
     SourceInUseError,
 )
-from azure_functions_db.sources.postgres.lsn import lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_text
 from azure_functions_db.sources.postgres.rows import WRITTEN_FORMS, set_forms
 from azure_functions_db.sql.engine import parsed_url
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.sources.postgres.definition import Definition
+    from azure_functions_db.sources.postgres.server import Definition
 
 Received = bytes | int | None
 """A message of pgoutput, the place up to which everything has been sent, or silence."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
-from azure_functions_db.sources.postgres.definition import defined
-from azure_functions_db.sources.postgres.lsn import lsn_of, lsn_text
+from azure_functions_db.core.types import Backlog, SourceDescriptor
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
+from azure_functions_db.sources.postgres.server import defined
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import Place, StreamReader
+from azure_functions_db.sources.stream import LOG_CAPABILITY, LogSource, Place, StreamReader, quiet_at
 from azure_functions_db.sql.engine import default_provider, parsed_url
 
 if TYPE_CHECKING:
@@ -21,17 +20,16 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
-    from azure_functions_db.sources.postgres.definition import OnMaxRetained, Transport, Undecodable
+    from azure_functions_db.core.types import AdapterCapability, CheckpointJson, FetchResult, Finding
     from azure_functions_db.sources.postgres.log import PostgresLog, Processors
-    from azure_functions_db.sources.postgres.server import Server, ServerState
-    from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
+    from azure_functions_db.sources.postgres.server import OnMaxRetained, Server, ServerState, Transport, Undecodable
+    from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode, StreamHealth
     from azure_functions_db.sql.engine import EngineProvider
 
 KIND = "postgres-logical"
 
 
-class PostgresLogicalSource:
+class PostgresLogicalSource(LogSource):
     """Reads the changes of tables from a logical replication slot, decoded by PostgreSQL's own pgoutput.
 
     Making one only checks its arguments; the database and the environment are first looked at when
@@ -119,6 +117,7 @@ class PostgresLogicalSource:
         self.name = name or slot
         self._provider = engine_provider
         self._processors: Processors = {}
+        self._passed: dict[str, int] = {}
 
     @cached_property
     def source_descriptor(self) -> SourceDescriptor:
@@ -128,15 +127,7 @@ class PostgresLogicalSource:
 
     def capability(self) -> AdapterCapability:
         """Say what this source can tell about a change, and what it needs."""
-        return AdapterCapability(
-            detects_deletes=True,
-            before_images=True,
-            distinguishes_insert=True,
-            every_change=True,
-            native_resume_token=True,
-            needs_lease=True,
-            acknowledges=True,
-        )
+        return replace(LOG_CAPABILITY, acknowledges=True)
 
     def open(self) -> StreamReader:
         """Become the slot's only reader."""
@@ -152,18 +143,9 @@ class PostgresLogicalSource:
                 source=self.name,
             )
 
-    def close(self) -> None:
-        """Do nothing: readers are closed, not the source."""
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return what follows the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            return reader.fetch_changes(checkpoint, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        """Let the slot move up to the checkpoint, as a reader for this once."""
-        with closing(self.open()) as reader:
-            reader.acknowledge(checkpoint)
+    def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
+        """Return an empty result where the log has nothing for this source and its slot stands at the checkpoint."""
+        return quiet_at(checkpoint, lambda position: self._log().quiet(position))
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
@@ -182,22 +164,13 @@ class PostgresLogicalSource:
     checkup = examine
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
-        """Return how many bytes of log lie between the checkpoint and the log's end; other tables' are among them."""
-        with reading(self.name):
-            state = self._server().look()
-            waiting = self._waiting(checkpoint, state)
-            return Backlog(waiting, "bytes", lag_seconds=None if waiting else 0.0)
+        """Return how many bytes of log follow the checkpoint, and how old they can be; other tables' are among them."""
+        health = self._health(checkpoint)
+        return Backlog(health.lag_bytes or 0, "bytes", lag_seconds=health.lag_seconds)
 
     def report(self, checkpoint: CheckpointJson) -> Sequence[Fact]:
         """Return how far behind a poller is that stands at the checkpoint, and what its slot holds."""
-        from azure_functions_db.sources.postgres.log import health
-
-        with reading(self.name):
-            state = self._server().look()
-            place = Place.of(checkpoint)
-            written = None if place is None else place.position.get("at")
-            at = None if written is None else dt.datetime.fromisoformat(written)
-            return [health(self._definition, state, self._waiting(checkpoint, state), None, at)]
+        return [self._health(checkpoint)]
 
     def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
@@ -209,9 +182,12 @@ class PostgresLogicalSource:
         return str(place.position["value"])
 
     def parse(self, text: str) -> CheckpointJson:
-        """Return the checkpoint of a position that somebody has typed: a place in the log, or "beginning"."""
+        """Return the checkpoint of a position that somebody has typed: a place in the log, "now" or "beginning"."""
         if text == "beginning":
             return {}
+        if text == "now":
+            with reading(self.name):
+                return Place(self._log().end()).checkpoint(KIND)
         try:
             return {"cursor": {"kind": KIND, "value": lsn_text(lsn_of(text.split(maxsplit=1)[0]))}}
         except (ValueError, IndexError):
@@ -247,6 +223,16 @@ class PostgresLogicalSource:
     def __repr__(self) -> str:
         return f"PostgresLogicalSource({self.name!r})"
 
+    def _health(self, checkpoint: CheckpointJson) -> StreamHealth:
+        from azure_functions_db.sources.postgres.log import age_of, committed_at, health
+
+        with reading(self.name):
+            state = self._server().look()
+            waiting, place = self._waiting(checkpoint, state), Place.of(checkpoint)
+            position = {} if place is None else place.position
+            age = age_of(position, state) if waiting else 0.0
+            return health(self._definition, state, waiting, age, committed_at(position))
+
     def _waiting(self, checkpoint: CheckpointJson, state: ServerState) -> int:
         place = Place.of(checkpoint)
         if place is None:
@@ -259,7 +245,7 @@ class PostgresLogicalSource:
     def _log(self) -> PostgresLog:
         from azure_functions_db.sources.postgres.log import PostgresLog
 
-        return PostgresLog(self._server(), self._config, self._definition, self.name, self._processors)
+        return PostgresLog(self._server(), self._config, self._definition, self.name, self._processors, self._passed)
 
     def _server(self) -> Server:
         from azure_functions_db.sources.postgres.server import Server
