@@ -12,6 +12,7 @@ from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
 from azure_functions_db.operations.run import LATE_OUTPUT, is_timer, schedule_of
 from azure_functions_db.operations.status import PollerStatus, read_ticks
+from azure_functions_db.trigger.tick import SIGN_OF_LIFE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _MONTH = dt.timedelta(days=30)
 # Enough to know the pace of a schedule.
 _SAMPLE = 1000
-_IDLE_REQUESTS, _BATCH_REQUESTS = 1, 3
+_BATCH_REQUESTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,11 @@ def _requests(definition: Definition) -> Finding:
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
+    signs = min(ticks, round(_MONTH / SIGN_OF_LIFE))
     return Finding(
         "requests",
         "ok",
-        f"{ticks:,} ticks a month: about {ticks * _IDLE_REQUESTS:,} storage requests when idle, "
+        f"{ticks:,} ticks a month: about {ticks + signs:,} storage requests when idle, "
         f"{ticks * _BATCH_REQUESTS:,} with a batch each",
     )
 
