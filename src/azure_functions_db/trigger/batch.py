@@ -279,9 +279,7 @@ class Checkpoint:
     def after(self, reached: Checkpoint, batch_id: str, at: dt.datetime, row_count: int) -> Checkpoint:
         """Return the checkpoint to write behind a batch; what was noted of it while it failed ends with it."""
         measured = {"row_count": row_count, "rows_per_second": self._rows_per_second(at, row_count)}
-        counted = reached.noting(
-            failed_attempts=None, search=None, aside=None, failure=None, ticked_at=None, **measured
-        )
+        counted = reached.noting(failed_attempts=None, search=None, aside=None, **measured)
         return replace(counted, batch_id=batch_id, history=self.history)
 
     def written_at(self, at: dt.datetime) -> Self:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.core.errors import DbError, RowsFailed
+from azure_functions_db.core.errors import DbError, FetchError, RowsFailed
 from azure_functions_db.core.signals import PollerPaused, TickCompleted, TickResult
 from azure_functions_db.state.backend import DocumentName, Stored, Version
 from azure_functions_db.state.document import Document, encoded
@@ -112,6 +112,14 @@ class TestASourceThatFails:
         noted = failure(store)
         assert noted is not None
         assert (noted.error_type, noted.batch) == ("ValueError", None)
+
+    def test_that_names_a_secret_leaves_none_in_the_state(self, store: Any) -> None:
+        source = ListSource(5)
+        source.failures = [FetchError(f"cannot log in with {SECRET}")]
+        fails(poller(source, store), Collected())
+        noted = failure(store)
+        assert noted is not None
+        assert noted.error == "cannot log in with password=***"
 
     def test_that_cannot_even_say_what_it_is_is_noted(self, store: Any) -> None:
         class Nameless(ListSource):
