@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MONTH = dt.timedelta(days=30)
 # Enough to know the pace of a schedule.
 _SAMPLE = 1000
-_BATCH_REQUESTS = 3
+_IDLE_REQUESTS, _BATCH_REQUESTS = 1, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _requests(definition: Definition) -> Finding:
     return Finding(
         "requests",
         "ok",
-        f"{ticks:,} ticks a month: about {ticks + signs:,} storage requests when idle, "
+        f"{ticks:,} ticks a month: about {ticks * _IDLE_REQUESTS + signs:,} storage requests when idle, "
         f"{ticks * _BATCH_REQUESTS:,} with a batch each",
     )
 
