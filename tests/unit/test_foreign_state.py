@@ -41,7 +41,20 @@ DOCUMENT: dict[str, Any] = {
         "cursor": {"kind": "integer+pk", "value": 1, "tiebreaker": {"id": 2}},
         "last_successful_batch_id": "batch_1",
         "updated_at": STAMP,
-        "metadata": {"row_count": 4, "rows_per_second": 0.5, "failed_attempts": 0},
+        "metadata": {
+            "row_count": 4,
+            "rows_per_second": 0.5,
+            "failed_attempts": 0,
+            "ticked_at": STAMP,
+            "failure": {
+                "attempts": 2,
+                "error_type": "ValueError",
+                "error": "no stock",
+                "since": STAMP,
+                "last_at": STAMP,
+                "batch": {"id": "batch_2", "rows": 3, "first": "50 (id=5)"},
+            },
+        },
     },
     "lease": {
         "owner_id": "host/1-ab",
@@ -50,6 +63,7 @@ DOCUMENT: dict[str, Any] = {
         "heartbeat_at": STAMP,
         "expires_at": "2026-04-07T12:01:30Z",
     },
+    "paused": {"by": "ann@desk", "at": STAMP, "why": None},
 }
 ROW = QuarantinedRow(
     poller_name="orders",
@@ -108,6 +122,11 @@ def use(document: Document) -> None:
     checkpoint = Checkpoint.of(document.checkpoint)
     assert checkpoint.failed_attempts >= 0
     checkpoint.after(Checkpoint(), "batch", dt.datetime.fromisoformat(STAMP), 5)
+    assert checkpoint.ticked_at is None or checkpoint.ticked_at.tzinfo is not None
+    failed = checkpoint.failed_with(ValueError("no stock"), NOW, None).failure
+    assert failed is not None
+    assert failed.attempts == (1 if checkpoint.failure is None else checkpoint.failure.attempts + 1)
+    assert document.paused is None or document.paused.by
     if document.lease is not None:
         is_held(document, lease_id_of(document.lease), NOW)
         released(document, lease_id_of(document.lease), NOW)

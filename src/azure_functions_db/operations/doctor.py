@@ -15,6 +15,7 @@ from azure_functions_db.operations.handler import handler_function
 from azure_functions_db.operations.run import LATE_OUTPUT, is_timer, schedule_of
 from azure_functions_db.operations.status import PollerStatus, read_ticks
 from azure_functions_db.relay.handler import RelayHandler
+from azure_functions_db.trigger.tick import SIGN_OF_LIFE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -157,10 +158,11 @@ def _requests(definition: Definition) -> Finding:
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
+    signs = min(ticks, round(_MONTH / SIGN_OF_LIFE))
     return Finding(
         "requests",
         "ok",
-        f"{ticks:,} ticks a month: about {ticks * _IDLE_REQUESTS:,} storage requests when idle, "
+        f"{ticks:,} ticks a month: about {ticks * _IDLE_REQUESTS + signs:,} storage requests when idle, "
         f"{ticks * _BATCH_REQUESTS:,} with a batch each",
     )
 

@@ -36,13 +36,16 @@ def without_secrets(plain: Any) -> Any:
 
 def _fields(result: Any) -> Any:
     if is_dataclass(result) and not isinstance(result, type):
-        shown = (field.name for field in fields(result) if not field.metadata.get("hidden"))
-        return {name: _fields(getattr(result, name)) for name in shown}
+        return {name: _fields(getattr(result, name)) for name in _shown_fields(type(result))}
     if isinstance(result, Mapping):
         return {name: _fields(value) for name, value in result.items()}
     if isinstance(result, Sequence) and not isinstance(result, str | bytes | bytearray):
         return [_fields(value) for value in result]
     return result
+
+
+def _shown_fields(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind) if not field.metadata.get("hidden")]
 
 
 def json_schema(kind: type[Any]) -> dict[str, Any]:
@@ -66,7 +69,7 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 def _object_schema(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
     # Names that modules import for checkers only are of core.types or of the standard library.
     hints = get_type_hints(kind, localns={**vars(known_types), "Mapping": Mapping, "Sequence": Sequence, "dt": dt})
-    properties = {field.name: _value_schema(hints[field.name], definitions) for field in fields(kind)}
+    properties = {name: _value_schema(hints[name], definitions) for name in _shown_fields(kind)}
     told = (kind.__doc__ or "").partition("\n")[0]
     return {"type": "object", "description": told, "properties": properties, "required": list(properties)}
 

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from azure_functions_db.core.ports import ChangeSource, Fact
-    from azure_functions_db.core.types import CheckpointJson, Failure, FetchResult, Horizon, LeaseView, Pause
+    from azure_functions_db.core.types import (
+        CheckpointJson,
+        Failure,
+        FetchResult,
+        Horizon,
+        LeaseView,
+        Pause,
+        StuckBatch,
+    )
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.operations.run import Schedule
 
@@ -135,7 +143,7 @@ class Limits:
         """Return what goes beyond the limits."""
         if status.paused is not None:
             return
-        if self.lag_seconds is not None and (lag := _lag_at_most(status)) is not None and lag > self.lag_seconds:
+        if self.lag_seconds is not None and (lag := _delay(status)) is not None and lag > self.lag_seconds:
             yield f"it is {lag:,.0f} s behind, more than {self.lag_seconds:,.0f} s"
         if self.age_seconds is not None and status.condition != "unknown":
             age = None if status.last_success is None else (now - status.last_success).total_seconds()
@@ -179,7 +187,7 @@ def poller_status(
         if poller.definition is not None:
             _note_fingerprint(poller, status)
             _read_source(poller, checkpoint, status, now)
-        status.condition = _condition(status)
+        status.condition = _condition(status, now)
     except DbError as error:
         status.problems.append(with_code(error))
     try:
@@ -259,11 +267,14 @@ def _note_failure(status: PollerStatus, limits: Limits, now: dt.datetime) -> Non
 
 def told_of(failure: Failure) -> str:
     """Return since when, how often, where and why a poller fails."""
-    batch = failure.batch
-    at = (
-        "" if batch is None else f" at a batch of {batch.rows} from {batch.first}" if batch.first else f" at {batch.id}"
-    )
-    return f"failed {failure.attempts} time(s) since {failure.since:%Y-%m-%d %H:%M:%S}Z{at}: {failure.error}"
+    since = f"{failure.since:%Y-%m-%d %H:%M:%S}Z"
+    return f"failed {failure.attempts} time(s) since {since}{_place_of(failure.batch)}: {failure.error}"
+
+
+def _place_of(batch: StuckBatch | None) -> str:
+    if batch is None:
+        return ""
+    return f" at {batch.id}" if batch.first is None else f" at a batch of {batch.rows} from {batch.first}"
 
 
 def _note_times(poller: Poller, status: PollerStatus, now: dt.datetime) -> None:
@@ -292,10 +303,10 @@ def _is_silent(status: PollerStatus, now: dt.datetime) -> bool:
     return status.next_expected is not None and status.next_expected < now
 
 
-def _condition(status: PollerStatus) -> Condition:
+def _condition(status: PollerStatus, now: dt.datetime) -> Condition:
     holds: dict[Condition, bool] = {
         "failing": bool(status.failure or status.failed_attempts),
-        "silent": any(text.startswith("no tick since") for text in status.problems),
+        "silent": _is_silent(status, now),
         "paused": status.paused is not None,
         "working": status.lease is not None and status.lease.alive,
         "behind": bool(status.waiting_rows),
@@ -305,11 +316,11 @@ def _condition(status: PollerStatus) -> Condition:
     return next(condition for condition, is_so in holds.items() if is_so)
 
 
-def _lag_at_most(status: PollerStatus) -> float | None:
-    """Return the lag, or where only rows can be counted the time since the last success, which it cannot exceed."""
+def _delay(status: PollerStatus) -> float | None:
+    """Return the lag; where only rows can be counted, the longer of the time to catch up and that since a success."""
     if status.lag_seconds is not None or not status.waiting_rows:
         return status.lag_seconds
-    return status.last_success_age_seconds
+    return max(status.last_success_age_seconds or 0.0, status.catch_up_seconds or 0.0)
 
 
 def _lease_status(lease: LeaseView, now: dt.datetime, *, alive: bool) -> LeaseStatus:

@@ -488,6 +488,21 @@ class StateStoreContract:
         assert holder.look(POLLER).paused is None
 
     @pytest.mark.usefixtures("resetting")
+    def test_a_state_is_forgotten_unless_somebody_holds_it(self, new_store: NewStore) -> None:
+        holder, operator = new_store(), new_store()
+        lease_id = holder.acquire_lease(POLLER, TTL)
+        holder.commit_checkpoint(POLLER, POSITION, lease_id)
+        with pytest.raises(LeaseConflictError):
+            operator.forget(POLLER)
+        assert operator.forget(POLLER, force=True).before["checkpoint"] == POSITION
+        with pytest.raises(LostLeaseError):
+            holder.commit_checkpoint(POLLER, POSITION, lease_id)
+        assert (new_store().load_checkpoint(POLLER), new_store().poller_names()) == ({}, [])
+        with pytest.raises(StateStoreError):
+            operator.forget(POLLER)
+        assert new_store().acquire_lease(POLLER, TTL)
+
+    @pytest.mark.usefixtures("resetting")
     def test_a_poller_that_never_ran_can_be_paused(self, new_store: NewStore) -> None:
         new_store().pause(POLLER, "ann@desk")
         state = new_store().look(POLLER)

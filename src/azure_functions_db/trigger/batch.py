@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from azure_functions_db.core.errors import SerializationError, traceback_text
 from azure_functions_db.core.secrets import masked, masked_words, shortened
-from azure_functions_db.core.serializers import datetime_text, json_safe, timestamp, types_of
+from azure_functions_db.core.serializers import datetime_text, is_count, json_safe, timestamp, types_of
 from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.history import Sample, noted
@@ -194,7 +194,7 @@ class Checkpoint:
         """What has gone wrong since the last success; None where nothing has, or where it cannot be read."""
         try:
             return _failure_in(self.notes.get("failure"))
-        except (KeyError, TypeError, ValueError):
+        except ValueError:
             return None
 
     @property
@@ -279,9 +279,7 @@ class Checkpoint:
     def after(self, reached: Checkpoint, batch_id: str, at: dt.datetime, row_count: int) -> Checkpoint:
         """Return the checkpoint to write behind a batch; what was noted of it while it failed ends with it."""
         measured = {"row_count": row_count, "rows_per_second": self._rows_per_second(at, row_count)}
-        counted = reached.noting(
-            failed_attempts=None, search=None, aside=None, failure=None, ticked_at=None, **measured
-        )
+        counted = reached.noting(failed_attempts=None, search=None, aside=None, **measured)
         return replace(counted, batch_id=batch_id, history=self.history)
 
     def written_at(self, at: dt.datetime) -> Self:
@@ -395,17 +393,22 @@ def _traceback_of(reason: Reason) -> str | None:
 
 
 def _failure_in(noted: Any) -> Failure | None:
-    if noted is None:
-        return None
-    batch = noted["batch"]
-    return Failure(
-        attempts=int(noted["attempts"]),
-        error_type=str(noted["error_type"]),
-        error=str(noted["error"]),
-        since=timestamp(noted["since"]),
-        last_at=timestamp(noted["last_at"]),
-        batch=None if batch is None else StuckBatch(str(batch["id"]), int(batch["rows"]), batch["first"]),
-    )
+    match noted:
+        case {"attempts": attempts, "error_type": str() as kind, "error": str() as error, "batch": batch, **rest} if (
+            is_count(attempts)
+        ):
+            since, last_at = timestamp(rest.get("since")), timestamp(rest.get("last_at"))
+            return Failure(attempts, kind, error, since, last_at, _stuck_in(batch))
+        case _:
+            return None
+
+
+def _stuck_in(noted: Any) -> StuckBatch | None:
+    match noted:
+        case {"id": str() as name, "rows": rows, "first": str() | None as first} if is_count(rows):
+            return StuckBatch(name, rows, first)
+        case _:
+            return None
 
 
 def _latest(*moments: dt.datetime | None) -> dt.datetime | None:

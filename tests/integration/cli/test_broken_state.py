@@ -55,7 +55,7 @@ def test_a_broken_document_is_its_own_pollers_trouble_and_can_be_mended(any_shop
 
         status = shop.azfdb("status", "--json")
         assert status.code == 1, kind
-        copy, orders = status.json["pollers"]
+        orders, copy = status.json["pollers"]  # trouble comes first
         assert (copy["cursor"], copy["problems"]) == (4, []), kind
         assert "The state document of poller 'orders'" in orders["problems"][0], kind
         assert shop.azfdb("status").code == 1, kind

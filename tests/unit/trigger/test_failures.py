@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.core.errors import DbError, RowsFailed
+from azure_functions_db.core.errors import DbError, FetchError, RowsFailed
 from azure_functions_db.core.signals import PollerPaused, TickCompleted, TickResult
-from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.state.backend import DocumentName, Stored, Version
+from azure_functions_db.state.document import Document, encoded
+from azure_functions_db.state.memory import MemoryBackend, MemoryStateStore
+from azure_functions_db.state.sql import SqlStateStore
+from azure_functions_db.state.store import DocumentStateStore
 from azure_functions_db.testing.memory import FakeClock, MemoryQuarantine
 from azure_functions_db.trigger.batch import Checkpoint
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
@@ -108,6 +112,14 @@ class TestASourceThatFails:
         noted = failure(store)
         assert noted is not None
         assert (noted.error_type, noted.batch) == ("ValueError", None)
+
+    def test_that_names_a_secret_leaves_none_in_the_state(self, store: Any) -> None:
+        source = ListSource(5)
+        source.failures = [FetchError(f"cannot log in with {SECRET}")]
+        fails(poller(source, store), Collected())
+        noted = failure(store)
+        assert noted is not None
+        assert noted.error == "cannot log in with password=***"
 
     def test_that_cannot_even_say_what_it_is_is_noted(self, store: Any) -> None:
         class Nameless(ListSource):
@@ -232,3 +244,47 @@ def test_times_are_read_with_their_zone() -> None:
     assert Checkpoint.of({"updated_at": "2026-11-16T05:00:00Z"}).ticked_at == dt.datetime(
         2026, 11, 16, 5, tzinfo=dt.UTC
     )
+
+
+class OldBackend(MemoryBackend):
+    """Finds a document of an older layout, which one app may carry over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = 0
+
+    def read(self, name: DocumentName) -> Stored | None:
+        old = encoded(Document("orders", {"cursor": [1, 4]}))
+        return super().read(name) or Stored(old, None, origin="theirs")
+
+    def claim(self, name: DocumentName, origin: Version) -> bool:
+        self.claims += 1
+        return True
+
+
+def test_the_state_of_an_earlier_release_is_not_carried_over_by_a_tick_that_failed() -> None:
+    backend, source = OldBackend(), ListSource(9)
+    source.failures = [ValueError("down")]
+    trigger = poller(source, DocumentStateStore(backend))
+    fails(trigger)
+    assert backend.claims == 0
+    assert run(trigger, Collected()) > 0
+    assert backend.claims == 1
+
+
+class TestATransactionalPoller:
+    def test_notes_a_failure_beside_what_was_really_committed(self, sqlite_database: str) -> None:
+        store, seen = SqlStateStore(url=sqlite_database), list[int]()
+
+        def fail_at_second(events: list[Any]) -> None:
+            seen.append(len(events))
+            if len(seen) == 2:
+                raise ValueError("no stock")
+
+        trigger = poller(ListSource(9), store, transactional=True, batch_size=3, max_batches_per_tick=3)
+        fails(trigger, fail_at_second)
+        noted = failure(store)
+        assert position(store)["cursor"]["tiebreaker"] == {"id": 2}
+        assert noted is not None
+        assert noted.attempts == 1
+        assert run(trigger, Collected()) == 6
