@@ -1879,6 +1879,7 @@ class TestStatement13Metrics:
             "azfdb_handler_duration_ms",
             "azfdb_commit_duration_ms",
             "azfdb_last_success_timestamp",
+            "azfdb_consecutive_failures",
         ]
         [report] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert "LookupError: no place for azfdb_batches_total" in report

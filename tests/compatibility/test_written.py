@@ -26,9 +26,11 @@ from azure_functions_db import (
     TableStateStore,
 )
 from azure_functions_db.sql.engine import default_provider
+from azure_functions_db.trigger.batch import Checkpoint
 from azure_functions_db.trigger.poll import PollTrigger
 from tests.compatibility.write import URL, event_ids
 
+FAILED = "The handler failed"
 WRITTEN = Path(__file__).parent / "written"
 
 
@@ -88,6 +90,18 @@ def test_the_processed_ledger_knows_its_events(poller: PollTrigger, store: Any) 
     store.reset_to_beginning(poller.name)
     with ProcessedLedger(url=URL, scope="shop").once(delivered(poller)) as new:
         assert [event.pk["id"] for event in new] == [5, 6, 7]
+
+
+def test_a_failure_and_a_pause_are_found() -> None:
+    store = FileStateStore("state", app_name="shop")
+    state = store.look("failing")
+    failure = Checkpoint.of(state.checkpoint).failure
+    assert state.paused is not None
+    assert (state.paused.by, state.paused.why) == ("ann@desk", "the target is rebuilt")
+    assert failure is not None
+    assert (failure.attempts, failure.error_type, failure.error) == (2, "ValueError", f"{FAILED}: ValueError: no stock")
+    assert failure.batch is not None
+    assert (failure.batch.rows, failure.batch.first) == (3, "50 (id=5)")
 
 
 class TestInAzureStorage:

@@ -2,6 +2,7 @@
 
 `python -m tests.compatibility.write FOLDER`. The files in ``written`` were made by commit 3c91e43; they are never
 made anew, as they stand for what is out there.
+``state/shop/failing.json`` is of later: a poller that fails, and is paused.
 """
 
 from __future__ import annotations

@@ -115,6 +115,9 @@ def test_a_document_survives_writing_and_reading() -> None:
         (written(lease=lease(expires_at=...)), "expires_at is no timestamp"),
         (written(lease=lease(heartbeat_at="yesterday")), "heartbeat_at is no timestamp"),
         (written(lease=lease(acquired_at="2026-04-07T01:23:45")), "acquired_at has no time zone"),
+        (written(paused=True), "has a pause that does not say by whom and why"),
+        (written(paused={"by": 5, "why": None, "at": "2026-04-07T01:23:45Z"}), "does not say by whom and why"),
+        (written(paused={"by": "ann", "why": None, "at": "yesterday"}), "has a pause whose at is no timestamp"),
     ],
 )
 def test_what_is_no_document_is_refused_with_the_reason(content: bytes, complaint: str) -> None:

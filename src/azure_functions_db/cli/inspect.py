@@ -36,4 +36,4 @@ def inspect(
 def _screen(result: Inspection, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
     if result.problem is not None:
         return stacked(problem(result.poller, result.problem), text(result.raw or "", lines=True))
-    return tree(result.document or {})
+    return stacked(*(problem(result.poller, told) for told in result.trouble), tree(result.document or {}))

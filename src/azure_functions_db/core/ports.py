@@ -324,6 +324,17 @@ class LookingStateStore(StateStore, Protocol):
 
 
 @runtime_checkable
+class NotingStateStore(LookingStateStore, Protocol):
+    """A store that lets a tick write something beside the position in one write, without taking the lease."""
+
+    def note(self, state: PollerState, checkpoint: CheckpointJson) -> None:
+        """Write the checkpoint, its position unmoved, if the state is still the one looked at and nobody is at work.
+
+        `LeaseConflictError` otherwise.
+        """
+
+
+@runtime_checkable
 class TransactionalStateStore(LookingStateStore, Protocol):
     """A store in a SQL database whose commits can join the handler's own transaction."""
 

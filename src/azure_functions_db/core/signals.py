@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from azure_functions_db.core.ports import Fact, MetricsCollector, Observer
-    from azure_functions_db.core.types import CheckpointJson, Event, LeaseView, QuarantinedRow
+    from azure_functions_db.core.types import CheckpointJson, Event, LeaseView, Pause, QuarantinedRow
 
 
 class Stage(StrEnum):
@@ -41,6 +41,7 @@ class TickResult(StrEnum):
     HANDLED = "handled"
     EMPTY = "empty"
     SKIPPED = "skipped"
+    PAUSED = "paused"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -73,6 +74,13 @@ class LeaseSkipped(TickSignal):
 
     lease: LeaseView | None
     staleness_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollerPaused(TickSignal):
+    """An operator does not want the poller to run; nothing was read."""
+
+    pause: Pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +180,8 @@ class TickCompleted(TickSignal):
     duration_ms: float
     ended_at: dt.datetime
     error: BaseException | None = None
+    consecutive_failures: int | None = None
+    """How many ticks in a row have failed, this one included; None where this tick cannot tell."""
 
 
 _logger = logging.getLogger("azure_functions_db")
@@ -188,6 +198,7 @@ METRIC_LAG_SECONDS = "azfdb_lag_seconds"
 METRIC_LAG_ROWS = "azfdb_lag_rows"
 METRIC_LAST_SUCCESS_TIMESTAMP = "azfdb_last_success_timestamp"
 METRIC_LEASE_STALENESS_SECONDS = "azfdb_lease_staleness_seconds"
+METRIC_CONSECUTIVE_FAILURES = "azfdb_consecutive_failures"
 
 
 class Observers:
@@ -261,6 +272,8 @@ def _log_entry(signal: Signal) -> _Entry | None:
             return logging.INFO, "tick_start", lambda signal: {"batch_size": signal.batch_size}
         case LeaseSkipped():
             return logging.INFO, "lease_acquire_skipped", _skipped_fields
+        case PollerPaused():
+            return logging.INFO, "tick_paused", _pause_fields
         case FetchedNothing():
             return (
                 logging.DEBUG,
@@ -290,6 +303,12 @@ def _failed_stage_fields(signal: Any) -> dict[str, Any]:
 def _skipped_fields(signal: LeaseSkipped) -> dict[str, Any]:
     owner = signal.lease.owner_id if signal.lease else None
     return {"lease_owner": owner, "result": TickResult.SKIPPED.value}
+
+
+def _pause_fields(signal: PollerPaused) -> dict[str, Any]:
+    pause = signal.pause
+    fields = {"paused_by": pause.by, "paused_at": pause.at.isoformat(), "paused_why": pause.why}
+    return fields | {"result": TickResult.PAUSED.value}
 
 
 def _retry_fields(signal: HandlerRetried) -> dict[str, Any]:
@@ -334,7 +353,8 @@ def _batch_fields(signal: BatchCommitted) -> dict[str, Any]:
 def _tick_fields(signal: TickCompleted) -> dict[str, Any]:
     fields = _fields(signal, "fetched_count", "handled_count", "batches", "duration_ms")
     error_type = None if signal.error is None else type(signal.error).__name__
-    return fields | {"result": signal.result.value, "error_type": error_type}
+    beside = {"error_type": error_type, "consecutive_failures": signal.consecutive_failures}
+    return fields | {"result": signal.result.value} | beside
 
 
 def _row_fields(signal: RowQuarantined) -> dict[str, Any]:
@@ -397,12 +417,20 @@ def _measurements(signal: Signal) -> Iterator[_Measurement]:
         case SourceReported():
             for name, value in signal.fact.gauges().items():
                 yield _Measurement("set_gauge", name, value, labels)
-        case TickCompleted(result=TickResult.FAILED):
-            yield _Measurement("increment", METRIC_BATCHES_TOTAL, 1, {**labels, "result": "failure"})
-        case TickCompleted(error=None) if signal.result is not TickResult.SKIPPED:
-            yield _Measurement("set_gauge", METRIC_LAST_SUCCESS_TIMESTAMP, signal.ended_at.timestamp(), poller)
+        case TickCompleted():
+            yield from _tick_measurements(signal, labels)
         case _:
             pass
+
+
+def _tick_measurements(signal: TickCompleted, labels: Mapping[str, str]) -> Iterator[_Measurement]:
+    poller = {"poller_name": signal.poller_name}
+    if signal.result is TickResult.FAILED:
+        yield _Measurement("increment", METRIC_BATCHES_TOTAL, 1, {**labels, "result": "failure"})
+    elif signal.result in {TickResult.HANDLED, TickResult.EMPTY}:
+        yield _Measurement("set_gauge", METRIC_LAST_SUCCESS_TIMESTAMP, signal.ended_at.timestamp(), poller)
+    if signal.consecutive_failures is not None:
+        yield _Measurement("set_gauge", METRIC_CONSECUTIVE_FAILURES, signal.consecutive_failures, poller)
 
 
 def _batch_measurements(signal: BatchCommitted, labels: Mapping[str, str]) -> Iterator[_Measurement]:

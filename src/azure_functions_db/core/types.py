@@ -249,6 +249,40 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """An operator's mark in the state: no instance ticks until it is taken away."""
+
+    by: str
+    at: dt.datetime
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StuckBatch:
+    """The batch that a poller could not get through."""
+
+    id: str
+    rows: int
+    first: str | None
+    """Cursor and key of its first event, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What has gone wrong in every tick since the last one that went well."""
+
+    attempts: int
+    """How many ticks in a row have failed."""
+    error_type: str
+    error: str
+    """The first line of what was said, without secrets."""
+    since: dt.datetime
+    last_at: dt.datetime
+    batch: StuckBatch | None = None
+    """None where there was none yet: nothing could be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class PollerState:
     """A poller's state as it was read, with the version that a conditional write is held against."""
 
@@ -260,6 +294,8 @@ class PollerState:
     """Opaque: what the store needs to take the lease from exactly this state."""
     abandoned: LeaseView | None = None
     """The lease of another holder who let it expire without giving it back: taking it over is a steal."""
+    paused: Pause | None = None
+    """Set while an operator does not want the poller to run."""
 
 
 @dataclass(frozen=True, slots=True)

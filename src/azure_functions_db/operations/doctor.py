@@ -10,7 +10,8 @@ from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import DbError
 from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
-from azure_functions_db.operations.run import is_timer, timer_of
+from azure_functions_db.operations.run import LATE_OUTPUT, is_timer, schedule_of
+from azure_functions_db.operations.status import PollerStatus, read_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +56,7 @@ def _findings(poller: Poller) -> Iterator[Finding]:
     yield from _checked("state", lambda: _state(poller))
     yield from _checked("storage clock", lambda: [_storage_clock(poller)])
     yield from _checked("quarantine", lambda: [_quarantine(poller)])
+    yield from _outputs(definition)
     yield from _checked("requests", lambda: [_requests(definition)])
 
 
@@ -87,6 +89,7 @@ def _state(poller: Poller) -> Iterator[Finding]:
         yield Finding("state", "note", "never run: it starts where its source says (start_at=)")
         return
     yield Finding("state", "ok", "readable")
+    yield from _ticks(poller)
     if document["source_fingerprint"] not in poller.fingerprints:
         yield Finding(
             "fingerprint",
@@ -94,6 +97,23 @@ def _state(poller: Poller) -> Iterator[Finding]:
             "the state was written for another definition of the source",
             f"azfdb reset {poller.name} --adopt-fingerprint, or --to-beginning",
         )
+
+
+def _ticks(poller: Poller) -> Iterator[Finding]:
+    """Tell whether ticks fail, do not come, or are not wanted."""
+    status = PollerStatus(poller=poller.name)
+    read_ticks(poller, status, dt.datetime.now(dt.UTC))
+    for told in status.problems:
+        yield Finding("ticks", "error", told, f"azfdb inspect {poller.name}, then the app's log")
+    if status.paused is not None:
+        why = f": {status.paused.why}" if status.paused.why else ""
+        yield Finding("ticks", "warning", f"paused by {status.paused.by}{why}", f"azfdb resume {poller.name}")
+
+
+def _outputs(definition: Definition) -> Iterator[Finding]:
+    for binding in definition.function.late_outputs:
+        told = f"the output binding {binding.type} {binding.name!r} below a trigger. {LATE_OUTPUT}"
+        yield Finding("output binding", "warning", told)
 
 
 def _storage_clock(poller: Poller) -> Finding:
@@ -120,7 +140,7 @@ def _requests(definition: Definition) -> Finding:
     function: Any = definition.function
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
-    ticks = ticks_per_month(timer_of(function).schedule, dt.datetime.now(dt.UTC))
+    ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
     return Finding(
         "requests",
         "ok",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -147,7 +148,10 @@ class Pollers:
         """Return every poller of the app, or of the store, by name."""
         if self._store is None:
             return [self._defined(name) for name in self.names()]
-        return [self._stored(self._store, name) for name in self._store.poller_names()]
+        stored = [self._stored(self._store, name) for name in self._store.poller_names()]
+        if not stored:
+            self._store.check_place()
+        return stored
 
     def with_others(self) -> list[Poller]:
         """Return every poller, and what else has left its state in the app's stores: backfills, clones, old names."""
@@ -166,6 +170,13 @@ class Pollers:
             if store.raw_document(name) is not None:
                 return self._stored(store, name)
         raise _unknown(name, [poller.name for poller in self.with_others()])
+
+    def named(self, name: str) -> list[Poller]:
+        """Return the poller of a name, or the partitions of a function of that name."""
+        partitions = [
+            poller for poller in self.with_others() if re.fullmatch(rf"{re.escape(name)}-\d+-of-\d+", poller.name)
+        ]
+        return partitions or [self.one(name)]
 
     def chosen(self, name: str | None) -> list[Poller]:
         """Return the poller of a name, or all of them where none is named."""
@@ -197,6 +208,11 @@ class AppFunction:
     call: Any
     trigger: Any
     bindings: tuple[Any, ...]
+
+    @property
+    def late_outputs(self) -> list[Any]:
+        """The host's output bindings of a function that polls: they are written after the checkpoint has moved."""
+        return [each for each in self.bindings if _is_output(each)] if self.pollers else []
 
     @property
     def pollers(self) -> tuple[PollTrigger, ...]:
@@ -241,6 +257,10 @@ def registers_in(module: Any) -> list[Any]:
     if sdk is None:
         return []
     return [value for value in list(vars(module).values()) if isinstance(value, sdk.FunctionRegister)]
+
+
+def _is_output(binding: Any) -> bool:
+    return str(getattr(binding, "direction", "")).rpartition(".")[2].lower() in {"out", "1"}
 
 
 def _functions(register: Any) -> Iterator[AppFunction]:

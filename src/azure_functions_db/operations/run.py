@@ -161,6 +161,10 @@ def _fields(timer: Timer, started: float, error: BaseException | None = None) ->
     }
 
 
+LATE_OUTPUT = (
+    "The host writes an output binding after the function has returned, when the checkpoint has moved: what fails "
+    "there is lost. Write in the handler instead, with a client of the service or a relay"
+)
 _MONITORED_FROM = dt.timedelta(minutes=1)
 _SPAN = re.compile(r"(?:(?P<days>\d+)\.)?(?P<first>\d{1,2}):(?P<second>\d{1,2})(?::(?P<third>\d{1,2}))?")
 
@@ -295,11 +299,17 @@ def is_timer(function: AppFunction) -> bool:
 def timer_of(function: AppFunction) -> Timer:
     """Return the function with its schedule, whose ``%NAME%`` settings are read now."""
     if foreign := [binding for binding in function.bindings if binding is not function.trigger]:
+        late = f". {LATE_OUTPUT}" if function.late_outputs else ""
         raise ConfigurationError(
             f"The function {function.name!r} has a binding that only the Functions host can serve: "
-            f"{foreign[0].type} {foreign[0].name!r}"
+            f"{foreign[0].type} {foreign[0].name!r}{late}"
         )
-    return Timer(function, parsed_schedule(expanded(function.trigger.schedule)))
+    return Timer(function, schedule_of(function))
+
+
+def schedule_of(function: AppFunction) -> Schedule:
+    """Return the schedule of a timer function, whose ``%NAME%`` settings are read now."""
+    return parsed_schedule(expanded(function.trigger.schedule))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,27 +6,34 @@ import datetime as dt
 import json
 import logging
 import math
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import DbError, StateStoreError
+from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError
 from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
 from azure_functions_db.core.types import Backlog
+from azure_functions_db.operations.run import is_timer, schedule_of
 from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.adapters import reading
-from azure_functions_db.trigger.batch import RATE_SECONDS
+from azure_functions_db.trigger.batch import RATE_SECONDS, Checkpoint
+from azure_functions_db.trigger.tick import SIGN_OF_LIFE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from azure_functions_db.core.ports import ChangeSource, Fact
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Horizon, LeaseView
+    from azure_functions_db.core.types import CheckpointJson, Failure, FetchResult, Horizon, LeaseView, Pause
     from azure_functions_db.operations.pollers import Poller
-    from azure_functions_db.state.document import Document
+    from azure_functions_db.operations.run import Schedule
 
 # How much of a source that cannot count is read to count it.
 _READ = 1_000
+# How late a tick may be before it is missed.
+_GRACE = dt.timedelta(minutes=1)
+_PARTITION = re.compile(r"(?P<whole>.+)-\d+-of-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +48,39 @@ class LeaseStatus:
     expires_in_seconds: float
 
 
+Condition = Literal["failing", "silent", "paused", "working", "behind", "idle", "new", "unknown"]
+"""In a word, how a poller fares; the first of these that holds.
+
+failing: its last ticks failed. silent: no tick has come when one was due. paused: by an operator. working: somebody
+holds its lease. behind: changes wait. idle: all is handled. new: it never ran. unknown: it could not be looked at.
+"""
+
+
+_CONDITIONS = get_args(Condition)
+
+
 @dataclass(slots=True, kw_only=True)
 class PollerStatus:
     """One poller's line in `azfdb status`; what is not known is None."""
 
     poller: str
+    condition: Condition = "unknown"
     cursor: Any = None
     key: Mapping[str, Any] = field(default_factory=dict)
+    last_tick: dt.datetime | None = None
+    """When it was last known to tick, well or not; an idle poller leaves a sign every ten minutes."""
     last_success: dt.datetime | None = None
     last_success_age_seconds: float | None = None
+    next_expected: dt.datetime | None = None
+    """When its schedule says that it ticks next; in the past where that tick never came."""
     rows_per_second: float | None = None
+    rate_window_seconds: int = RATE_SECONDS
+    """Over how long the rate is averaged."""
+    catch_up_seconds: float | None = None
+    """How long what waits takes at that rate."""
+    failure: Failure | None = None
     failed_attempts: int = 0
+    paused: Pause | None = None
     lag_seconds: float | None = None
     waiting_rows: int | None = None
     waiting_unit: str = "rows"
@@ -60,59 +89,126 @@ class PollerStatus:
     lease: LeaseStatus | None = None
     quarantined: int | None = None
     horizon: Horizon | None = None
+    fingerprint: str | None = None
+    """Of the definition of the source that its state was written for."""
+    partition_of: str | None = None
+    """The name that it shares with the other partitions of its function."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the source reports of itself."""
     problems: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """What needs a look."""
+
+    poller: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """Where all pollers stand."""
+    """Where all pollers stand, those with problems first."""
 
     pollers: list[PollerStatus]
     at: dt.datetime
+    problems: list[Problem] = field(default_factory=list)
 
     @property
     def has_problems(self) -> bool:
         """Whether something needs a look."""
-        return any(status.problems for status in self.pollers)
+        return bool(self.problems)
 
 
-def status_of(pollers: Iterable[Poller], now: dt.datetime) -> Status:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on something is a problem; without a limit, only what is certainly wrong is one."""
+
+    lag_seconds: float | None = None
+    age_seconds: float | None = None
+    failures: int = 0
+
+    def breaches(self, status: PollerStatus, now: dt.datetime) -> Iterator[str]:
+        """Return what goes beyond the limits."""
+        if status.paused is not None:
+            return
+        if self.lag_seconds is not None and (lag := _lag_at_most(status)) is not None and lag > self.lag_seconds:
+            yield f"it is {lag:,.0f} s behind, more than {self.lag_seconds:,.0f} s"
+        if self.age_seconds is not None and status.condition != "unknown":
+            age = None if status.last_success is None else (now - status.last_success).total_seconds()
+            if age is None or age > self.age_seconds:
+                told = "it never had a success" if age is None else f"its last success is {age:,.0f} s ago"
+                yield f"{told}, more than {self.age_seconds:,.0f} s"
+
+
+ORDERS: dict[str, Callable[[PollerStatus], Any]] = {
+    "trouble": lambda status: (not status.problems, _CONDITIONS.index(status.condition)),
+    "name": lambda status: status.poller,
+    "lag": lambda status: -(status.lag_seconds or 0),
+    "waiting": lambda status: -(status.waiting_rows or 0),
+    "age": lambda status: -(status.last_success_age_seconds or 0),
+}
+"""How pollers can be sorted; those of equal rank by name."""
+
+
+def status_of(
+    pollers: Iterable[Poller], now: dt.datetime, limits: Limits | None = None, order: str = "trouble"
+) -> Status:
     """Return where pollers stand; what cannot be reached is a problem of that poller alone."""
-    return Status([poller_status(poller, now) for poller in pollers], now)
+    stands = [poller_status(poller, now, limits) for poller in pollers]
+    stands.sort(key=lambda status: status.poller)
+    stands.sort(key=ORDERS[order])
+    return Status(stands, now, [Problem(each.poller, text) for each in stands for text in each.problems])
 
 
-def poller_status(poller: Poller, now: dt.datetime) -> PollerStatus:
+def poller_status(poller: Poller, now: dt.datetime, limits: Limits | None = None) -> PollerStatus:
     """Return where one poller stands."""
-    status = PollerStatus(poller=poller.name)
+    status = PollerStatus(poller=poller.name, partition_of=_whole_of(poller.name))
+    limits = limits or Limits()
     try:
-        checkpoint = _read_state(poller, status, now)
-        if checkpoint is not None and poller.definition is not None:
+        checkpoint = read_ticks(poller, status, now, limits)
+        if poller.definition is not None:
+            _note_fingerprint(poller, status)
             _read_source(poller, checkpoint, status, now)
+        status.condition = _condition(status)
     except DbError as error:
         status.problems.append(str(error))
     try:
         status.quarantined = poller.quarantined()
     except DbError as error:
         status.problems.append(str(error))
+    status.problems += limits.breaches(status, now)
     return status
 
 
-def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> dict[str, Any] | None:
+def read_ticks(poller: Poller, status: PollerStatus, now: dt.datetime, limits: Limits | None = None) -> CheckpointJson:
+    """Read what a poller has left in its state, and tell what is wrong with its ticks; return its checkpoint."""
+    checkpoint = _read_state(poller, status, now)
+    _note_times(poller, status, now)
+    _note_failure(status, limits or Limits(), now)
+    return checkpoint
+
+
+def _whole_of(name: str) -> str | None:
+    match = _PARTITION.fullmatch(name)
+    return None if match is None else match["whole"]
+
+
+def _read_state(poller: Poller, status: PollerStatus, now: dt.datetime) -> CheckpointJson:
     if not poller.shows_documents:
-        checkpoint = _read_other_store(poller, status, now)
-        _note_checkpoint(status, checkpoint, now)
-        return checkpoint
+        written = _read_other_store(poller, status, now)
+        _note_checkpoint(status, Checkpoint.of(written), now)
+        return written
     content = poller.documents.raw_document(poller.name)
     if content is None:
         return {}
     document = decoded(content, poller.name)
-    _note_checkpoint(status, document.checkpoint, now)
+    status.paused = document.paused
+    _note_checkpoint(status, Checkpoint.of(document.checkpoint), now)
     if document.lease is not None:
         status.lease = _lease_status(document.lease, now, alive=not is_free(document, now))
-    if poller.definition is not None:
-        _note_fingerprint(poller, status, document)
+        status.last_tick = max(filter(None, (status.last_tick, document.lease.heartbeat_at)))
+    status.fingerprint = document.source_fingerprint
     return document.checkpoint
 
 
@@ -121,31 +217,89 @@ def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) ->
     if not isinstance(poller.store, LookingStateStore):
         return poller.store.load_checkpoint(poller.name)
     state = poller.store.look(poller.name)
+    status.paused = state.paused
     if (lease := state.lease or state.abandoned) is not None:
         status.lease = _lease_status(lease, now, alive=state.lease is not None)
     return state.checkpoint
 
 
-def _note_checkpoint(status: PollerStatus, checkpoint: Mapping[str, Any], now: dt.datetime) -> None:
-    metadata = checkpoint.get("metadata") or {}
-    match checkpoint.get("cursor"):
-        case {"value": value, "tiebreaker": dict() as key}:
-            status.cursor = value
-            status.key = {name: part.get("value") if isinstance(part, dict) else part for name, part in key.items()}
-        case list() as parts if parts:
-            status.cursor, status.key = parts[0], {str(place): part for place, part in enumerate(parts[1:], 1)}
-        case other:
-            status.cursor = other
-    status.failed_attempts = int(metadata.get("failed_attempts", 0))
-    if isinstance(updated := checkpoint.get("updated_at"), str):
-        status.last_success = dt.datetime.fromisoformat(updated)
-        age = max(0.0, (now - status.last_success).total_seconds())
-        status.last_success_age_seconds = age
-        rate = metadata.get("rows_per_second")
+def _note_checkpoint(status: PollerStatus, checkpoint: Checkpoint, now: dt.datetime) -> None:
+    status.cursor, status.key = checkpoint.shown_position
+    status.failed_attempts, status.failure = checkpoint.failed_attempts, checkpoint.failure
+    status.last_tick, status.last_success = checkpoint.ticked_at, checkpoint.succeeded_at
+    if status.last_success is not None:
+        status.last_success_age_seconds = max(0.0, (now - status.last_success).total_seconds())
+    if checkpoint.committed_at is not None and checkpoint.rows_per_second is not None:
         # Nothing has come since: the average fades.
-        status.rows_per_second = None if rate is None else round(rate * math.exp(-age / RATE_SECONDS), 3)
-    if status.failed_attempts:
+        age = max(0.0, (now - checkpoint.committed_at).total_seconds())
+        status.rows_per_second = round(checkpoint.rows_per_second * math.exp(-age / RATE_SECONDS), 3)
+
+
+def _note_failure(status: PollerStatus, limits: Limits, now: dt.datetime) -> None:
+    """Say what is wrong: ticks that fail, or none that come."""
+    failure = status.failure
+    if failure is not None and failure.attempts > limits.failures:
+        status.problems.append(told_of(failure))
+    elif failure is None and status.failed_attempts > limits.failures:
         status.problems.append(f"the next batch has failed {status.failed_attempts} time(s)")
+    if _is_silent(status, now):
+        told = f"{status.last_tick:%Y-%m-%d %H:%M:%S}Z" if status.last_tick else "ever"
+        status.problems.append(f"no tick since {told}, though its schedule is due: does the app run?")
+
+
+def told_of(failure: Failure) -> str:
+    """Return since when, how often, where and why a poller fails."""
+    batch = failure.batch
+    at = (
+        "" if batch is None else f" at a batch of {batch.rows} from {batch.first}" if batch.first else f" at {batch.id}"
+    )
+    return f"failed {failure.attempts} time(s) since {failure.since:%Y-%m-%d %H:%M:%S}Z{at}: {failure.error}"
+
+
+def _note_times(poller: Poller, status: PollerStatus, now: dt.datetime) -> None:
+    """Say when the next tick is expected; where one should have come long ago, when that was."""
+    schedule = _schedule_of(poller)
+    if schedule is None or status.paused is not None:
+        return
+    status.next_expected = schedule.after(now)
+    if status.last_tick is None or (status.lease is not None and status.lease.alive):
+        return
+    # A sign of an idle poller may be ten minutes old; a tick takes its time.
+    if now > schedule.after(status.last_tick + SIGN_OF_LIFE) + _GRACE:
+        status.next_expected = schedule.after(status.last_tick)
+
+
+def _schedule_of(poller: Poller) -> Schedule | None:
+    """Return when a poller's function is called, where a timer does that and its schedule can be read here."""
+    if poller.definition is None or not is_timer(poller.definition.function):
+        return None
+    with suppress(ConfigurationError, ImportError):
+        return schedule_of(poller.definition.function)
+    return None
+
+
+def _is_silent(status: PollerStatus, now: dt.datetime) -> bool:
+    return status.next_expected is not None and status.next_expected < now
+
+
+def _condition(status: PollerStatus) -> Condition:
+    holds: dict[Condition, bool] = {
+        "failing": bool(status.failure or status.failed_attempts),
+        "silent": any(text.startswith("no tick since") for text in status.problems),
+        "paused": status.paused is not None,
+        "working": status.lease is not None and status.lease.alive,
+        "behind": bool(status.waiting_rows),
+        "new": status.last_tick is None,
+        "idle": True,
+    }
+    return next(condition for condition, is_so in holds.items() if is_so)
+
+
+def _lag_at_most(status: PollerStatus) -> float | None:
+    """Return the lag, or where only rows can be counted the time since the last success, which it cannot exceed."""
+    if status.lag_seconds is not None or not status.waiting_rows:
+        return status.lag_seconds
+    return status.last_success_age_seconds
 
 
 def _lease_status(lease: LeaseView, now: dt.datetime, *, alive: bool) -> LeaseStatus:
@@ -159,8 +313,8 @@ def _lease_status(lease: LeaseView, now: dt.datetime, *, alive: bool) -> LeaseSt
     )
 
 
-def _note_fingerprint(poller: Poller, status: PollerStatus, document: Document) -> None:
-    if document.source_fingerprint not in poller.fingerprints:
+def _note_fingerprint(poller: Poller, status: PollerStatus) -> None:
+    if status.fingerprint not in poller.fingerprints:
         status.problems.append(
             "its state was written for another definition of the source: "
             f"azfdb reset {poller.name} --adopt-fingerprint or --to-beginning"
@@ -175,9 +329,16 @@ def _read_source(poller: Poller, checkpoint: dict[str, Any], status: PollerStatu
         status.waiting_rows = waiting.backlog.amount
         status.waiting_unit = waiting.backlog.unit
         status.waiting_is_more = waiting.backlog.is_more
+        status.catch_up_seconds = _catch_up(status)
     status.horizon = waiting.horizon
     if isinstance(source, ReportsFacts):
         _note_facts(status, source.report(checkpoint))
+
+
+def _catch_up(status: PollerStatus) -> float | None:
+    if not status.waiting_rows or not status.rows_per_second or status.waiting_unit == "bytes":
+        return None
+    return round(status.waiting_rows / status.rows_per_second, 1)
 
 
 def _note_facts(status: PollerStatus, facts: Iterable[Fact]) -> None:
@@ -231,12 +392,20 @@ class Inspection:
     document: dict[str, Any] | None
     problem: str | None = None
     raw: str | None = None
+    failure: Failure | None = None
+    """What has gone wrong since the last success."""
+
+    @property
+    def trouble(self) -> list[str]:
+        """What has gone wrong, in words."""
+        return [] if self.failure is None else [told_of(self.failure)]
 
 
 def inspect(poller: Poller) -> Inspection:
     """Return a poller's document; where it cannot be read, what is there and why not."""
     try:
-        return Inspection(poller.name, poller.existing())
+        document = poller.existing()
+        return Inspection(poller.name, document, failure=Checkpoint.of(document["checkpoint"]).failure)
     except StateStoreError as error:
         content = poller.documents.raw_document(poller.name)
         if content is None:

@@ -91,6 +91,22 @@ class CarryingBackend(Protocol):
 
 
 @runtime_checkable
+class PlacedBackend(Protocol):
+    """A place that is made on first use, and can tell whether it has been."""
+
+    def missing_place(self) -> str | None:
+        """Return what is not there, such as "container orders"; None where it is."""
+
+
+@runtime_checkable
+class ForgettingBackend(Protocol):
+    """A place from which a document can be removed."""
+
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+
+
+@runtime_checkable
 class TimedBackend(Protocol):
     """A place that can tell the time, so that an operator sees how far clocks differ."""
 

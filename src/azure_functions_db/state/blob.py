@@ -49,6 +49,10 @@ class BlobBackend:
         """Write over the version that was read; None when it is no longer the current one."""
         return asked(poller_of(name.poller), lambda: self._replace(_path(name), content, version))
 
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+        return asked(poller_of(name.poller), lambda: self._delete(_path(name), version))
+
     def claim(self, name: DocumentName, origin: Version) -> bool:
         """Mark the document of release 0.8 as this app's; False where it has changed or another app was faster."""
         return asked(poller_of(name.poller), lambda: self._claim(name, origin))
@@ -58,6 +62,11 @@ class BlobBackend:
         prefix = f"state/{app}/"
         paths = asked(None, lambda: self._paths(prefix))
         return [path.removeprefix(prefix).removesuffix(_SUFFIX) for path in paths]
+
+    def missing_place(self) -> str | None:
+        """Return the name of what is not there yet; None where it is."""
+        is_there = asked(None, self._container.exists)
+        return None if is_there else f"container {self._container.container_name}"
 
     def now(self) -> dt.datetime | None:
         """Return the service's own time."""
@@ -133,6 +142,18 @@ class BlobBackend:
 
         condition = {"overwrite": True, "etag": version, "match_condition": MatchConditions.IfNotModified}
         return self._upload(path, content, {"ConditionNotMet", *_ABSENT}, **condition)
+
+    def _delete(self, path: str, version: Version) -> bool:
+        from azure.core import MatchConditions
+        from azure.core.exceptions import HttpResponseError
+
+        try:
+            self._container.delete_blob(path, etag=str(version), match_condition=MatchConditions.IfNotModified)
+        except HttpResponseError as failure:
+            if error_code(failure) not in {"ConditionNotMet", *_ABSENT}:
+                raise
+            return False
+        return True
 
     def _upload(self, path: str, content: bytes, refusals: set[str], **condition: Any) -> Version | None:
         from azure.core.exceptions import HttpResponseError

@@ -57,6 +57,10 @@ class CosmosBackend:
         """Write over the version that was read; None when it is no longer the current one."""
         return _asked(name, lambda: self._replace(_item(name, content), version))
 
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+        return _asked(name, lambda: self._delete(name, version))
+
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         return _asked(None, lambda: self._pollers(app))
@@ -82,6 +86,17 @@ class CosmosBackend:
         condition: dict[str, Any] = {"etag": str(version), "match_condition": MatchConditions.IfNotModified}
         replace = self._container.replace_item
         return _etag(_unless({_CHANGED, _ABSENT}, lambda: replace(item["id"], item, **condition)))
+
+    def _delete(self, name: DocumentName, version: Version) -> bool:
+        from azure.core import MatchConditions
+
+        condition: dict[str, Any] = {"etag": str(version), "match_condition": MatchConditions.IfNotModified}
+
+        def delete() -> dict[str, Any]:
+            self._container.delete_item(_key(name.poller), partition_key=_key(name.app), **condition)
+            return {}
+
+        return _unless({_CHANGED, _ABSENT}, delete) is not None
 
     def _pollers(self, app: str) -> list[str]:
         query = "SELECT c.id FROM c WHERE c.app = @app"

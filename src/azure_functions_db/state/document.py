@@ -31,7 +31,7 @@ from azure_functions_db.core.serializers import (
     shown,
     timestamp,
 )
-from azure_functions_db.core.types import LeaseView
+from azure_functions_db.core.types import LeaseView, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +56,7 @@ class Document:
     checkpoint: CheckpointJson = field(default_factory=dict)
     lease: LeaseView | None = None
     source_fingerprint: str | None = None
+    paused: Pause | None = None
 
 
 def lease_id_of(lease: LeaseView) -> str:
@@ -125,6 +126,13 @@ def committed_alone(document: Document, lease_id: str, now: dt.datetime, checkpo
         raise lost_lease(document.poller_name)
     kept = replace(lease, heartbeat_at=now, expires_at=now + (lease.expires_at - lease.heartbeat_at))
     return replace(document, checkpoint=_storable(checkpoint, document.poller_name), lease=kept)
+
+
+def noted(document: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
+    """Write something beside the position while nobody is at work; the lease stays free."""
+    if not is_free(document, now):
+        raise lease_conflict(document)
+    return replace(document, checkpoint=_storable(checkpoint, document.poller_name))
 
 
 def released(document: Document, lease_id: str, now: dt.datetime) -> Document:
@@ -215,8 +223,8 @@ def encoded(document: Document) -> bytes:
 
 def as_dict(document: Document) -> dict[str, Any]:
     """Return the document in the form that its JSON has."""
-    lease = document.lease
-    return {
+    lease, paused = document.lease, document.paused
+    written = {
         "version": FORMAT_VERSION,
         "poller_name": document.poller_name,
         "source_fingerprint": document.source_fingerprint,
@@ -230,13 +238,16 @@ def as_dict(document: Document) -> dict[str, Any]:
             "expires_at": datetime_text(lease.expires_at),
         },
     }
+    if paused is not None:
+        written["paused"] = {"by": paused.by, "at": datetime_text(paused.at), "why": paused.why}
+    return written
 
 
 def decoded(content: bytes, poller_name: str) -> Document:
     """Return the document of this poller; `StateStoreError` says what is wrong with another thing."""
     try:
         written = _parsed(content, poller_name)
-        return Document(poller_name, _checkpoint(written), _lease(written), _fingerprint(written))
+        return Document(poller_name, _checkpoint(written), _lease(written), _fingerprint(written), _paused(written))
     except ValueError as wrong:
         raise unreadable(poller_name, str(wrong)) from None
 
@@ -257,6 +268,7 @@ def salvaged(content: bytes, poller_name: str, now: dt.datetime) -> Document:
         checkpoint=_if_readable(_checkpoint, written) or _if_readable(_position, written) or {},
         lease=_if_readable(_lease, written) or unheld,
         source_fingerprint=_if_readable(_fingerprint, written),
+        paused=_if_readable(_paused, written),
     )
 
 
@@ -368,6 +380,16 @@ def _lease(written: dict[str, Any]) -> LeaseView | None:
             raise ValueError("has a lease without owner_id or fencing_token")
         case _:
             raise ValueError("has no lease entry")
+
+
+def _paused(written: dict[str, Any]) -> Pause | None:
+    match written.get("paused"):
+        case None:
+            return None
+        case {"by": str() as by, "why": str() | None as why, **rest}:
+            return Pause(by, _times(rest, "pause", "at")[0], why)
+        case _:
+            raise ValueError("has a pause that does not say by whom and why")
 
 
 def _times(holder: Mapping[Any, Any], of: str, *names: str) -> list[dt.datetime]:

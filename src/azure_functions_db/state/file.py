@@ -52,6 +52,15 @@ class FileBackend:
         """Write over the version that was read; None when it is no longer the current one."""
         return self._swap(name, version, content)
 
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+        path = self._path(name)
+        with _failures_of(name), locked(path.with_suffix(".lock")):
+            if read_whole(path) != version:
+                return False
+            path.unlink()
+        return True
+
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         with _failures_of(None):

@@ -49,6 +49,15 @@ class MemoryBackend:
             self._documents[name] = (content, following)
             return following
 
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+        with self._lock:
+            found = self._documents.get(name)
+            if found is None or found[1] != version:
+                return False
+            del self._documents[name]
+            return True
+
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         return [name.poller for name in list(self._documents) if name.app == app]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.core.serializers import parsed_json, serialize_position
+from azure_functions_db.core.types import Pause
+from azure_functions_db.state.backend import ForgettingBackend, PlacedBackend
 from azure_functions_db.state.document import (
     Document,
     as_dict,
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import CheckpointJson, CursorPart
     from azure_functions_db.state.backend import Backend, DocumentName, Stored, Version
     from azure_functions_db.state.store import StoredDocument
+
+
+# A holder's heartbeat or commit may come between the look and the write.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,38 @@ class Resets:
         """Free a lease at once, whoever holds it; the holder cannot commit any more."""
         return self._rewrite(poller_name, lambda current: current, force=True, must_exist=True)
 
+    def pause(self, poller_name: str, by: str, why: str | None = None) -> StateChange:
+        """Let no instance tick from its next tick on; whoever is at work ends what it has begun."""
+        mark = Pause(by, self._clock(), why)
+        return self._mark(poller_name, lambda current: replace(current, paused=mark))
+
+    def resume(self, poller_name: str) -> StateChange:
+        """Let the instances tick again."""
+        return self._mark(poller_name, lambda current: replace(current, paused=None), must_exist=True)
+
+    def forget(self, poller_name: str, *, force: bool = False) -> StateChange:
+        """Remove a poller's state as if it had never run; nothing is left of its position, its lease and its pause."""
+        place = self._stored(poller_name)
+        stored = self._backend.read(place.name)
+        if stored is None or stored.version is None:
+            raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
+        now = self._clock()
+        document = _readable(stored, poller_name, salvaged_at=now if force else None)
+        if not force and not is_free(document, now):
+            raise lease_conflict(document)
+        if not isinstance(self._backend, ForgettingBackend):
+            raise ConfigurationError(f"A {type(self).__name__} cannot remove a state")
+        if not self._backend.delete(place.name, stored.version):
+            raise lost_race(poller_name)
+        place.forgotten()
+        return StateChange(_shown(stored, poller_name), {})
+
+    def check_place(self) -> None:
+        """Refuse a place that is not there, which has no pollers for another reason than that none has run."""
+        missing = self._backend.missing_place() if isinstance(self._backend, PlacedBackend) else None
+        if missing is not None:
+            raise ConfigurationError(f"There is no {missing} here: it is made by the first tick of a poller")
+
     def inspect(self, poller_name: str) -> dict[str, Any] | None:
         """Return a poller's document as its JSON has it; None where there is none."""
         stored = self._backend.read(self._stored(poller_name).name)
@@ -113,6 +151,21 @@ class Resets:
         """Return what is stored for a poller, whether it makes sense or not."""
         stored = self._backend.read(self._stored(poller_name).name)
         return None if stored is None else stored.content
+
+    def _mark(
+        self, poller_name: str, change: Callable[[Document], Document], *, must_exist: bool = False
+    ) -> StateChange:
+        """Change a document beside whoever is working with it: a holder's next write takes the mark along."""
+        place = self._stored(poller_name)
+        for _ in range(_TRIES):
+            stored = self._backend.read(place.name)
+            _check_there(stored, poller_name, must_exist=must_exist)
+            after = change(_readable(stored, poller_name, salvaged_at=None))
+            version, origin = (stored.version, stored.origin) if stored else (None, None)
+            won, _ = place.swap(decoded(encoded(after), poller_name), version, origin)
+            if won:
+                return StateChange(_shown(stored, poller_name), as_dict(after))
+        raise lost_race(poller_name)
 
     def _rewrite(
         self,
@@ -125,13 +178,12 @@ class Resets:
         """Change a document that nobody is working with; whoever held its lease is shut out."""
         place = self._stored(poller_name)
         stored = self._backend.read(place.name)
-        if stored is None and must_exist:
-            raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
+        _check_there(stored, poller_name, must_exist=must_exist)
         now = self._clock()
         before = _readable(stored, poller_name, salvaged_at=now if force else None)
         if not force and not is_free(before, now):
             raise lease_conflict(before)
-        changed = replace(change(before), lease=broken(before, now).lease)
+        changed = replace(change(before), lease=broken(before, now).lease, paused=before.paused)
         after = decoded(encoded(changed), poller_name)  # what an operator brings is written only if it can be read
         version, origin = (stored.version, stored.origin) if stored else (None, None)
         # Who gives the position another value does not carry it over.
@@ -142,6 +194,11 @@ class Resets:
 
     def _stored(self, poller_name: str) -> StoredDocument:
         raise NotImplementedError
+
+
+def _check_there(stored: Stored | None, poller_name: str, *, must_exist: bool) -> None:
+    if stored is None and must_exist:
+        raise StateStoreError(f"There is no state of poller {poller_name!r}", poller_name=poller_name)
 
 
 class DryRunBackend:
@@ -164,6 +221,10 @@ class DryRunBackend:
 
     def claim(self, name: DocumentName, origin: Version) -> bool:  # noqa: ARG002 - see the class
         """Pretend to mark."""
+        return True
+
+    def delete(self, name: DocumentName, version: Version) -> bool:  # noqa: ARG002 - see the class
+        """Pretend to remove."""
         return True
 
     def pollers(self, app: str) -> Iterable[str]:

@@ -97,6 +97,14 @@ class SqlBackend:
             changed = self._run(lambda connection: connection.execute(change).rowcount)
         return following if changed == 1 else None
 
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+        from sqlalchemy import delete
+
+        wanted = delete(self.table).where(self._is(name) & (self.table.c.version == version))
+        with self._failures(name):
+            return self._run(lambda connection: connection.execute(wanted).rowcount) == 1
+
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         from sqlalchemy import select
@@ -106,6 +114,11 @@ class SqlBackend:
             return self._unless_there_is_no_table(
                 lambda: self._run(lambda connection: list(connection.scalars(wanted))), []
             )
+
+    def missing_place(self) -> str | None:
+        """Return the name of what is not there yet; None where it is."""
+        with self._failures(None):
+            return None if self._own.exists() else f"table {self.table.fullname}"
 
     def now(self) -> dt.datetime | None:
         """Return the database's own time; None where its dialect is not known well enough."""

@@ -42,6 +42,7 @@ from azure_functions_db.state.document import (
     lease_id_of,
     lost_lease,
     lost_race,
+    noted,
     released,
     renewed,
 )
@@ -112,6 +113,10 @@ class StoredDocument:
         if stored is None or stored.version is None:
             raise lost_lease(self.poller_name, "its document has vanished")
         return self._decoded(stored)
+
+    def forgotten(self) -> None:
+        """Take note that the document was removed on purpose."""
+        self._last = None
 
     def swap(
         self, document: Document, version: Version | None, origin: Version | None = None
@@ -264,8 +269,9 @@ class DocumentLease:
     def _advanced(self, transition: Transition) -> VersionedDocument:
         """Apply the transition; where the document differs from the one remembered, to that one.
 
-        Only its holder writes a document that names the holder's lease. One that differs and still
-        names it is thus a write of our own whose answer was lost; any other ends in `LostLeaseError`.
+        Only its holder writes a document that names the holder's lease, but for an operator who pauses it. One
+        that differs and still names it is thus such a mark, or a write of our own whose answer was lost; any other
+        ends in `LostLeaseError`.
         """
         current, name = self._current or self._stored.read_leased(), self._stored.poller_name
         for _ in range(_TRIES):
@@ -339,14 +345,12 @@ class DocumentStateStore(Resets):
             lease=None if free else document.lease,
             version=replace(current, document=document),
             abandoned=document.lease if free and not ghost and is_abandoned(document) else None,
+            paused=document.paused,
         )
 
     def take(self, state: PollerState, ttl_seconds: float) -> HeldLease:
         """Take the lease if the state is still the one looked at; else `LeaseConflictError`."""
-        looked = state.version
-        if not isinstance(looked, VersionedDocument):
-            raise ConfigurationError("a lease is taken from what look() of this store returned")
-        stored = self._stored(state.poller_name)
+        looked, stored = self._looked(state), self._stored(state.poller_name)
         with stored.lock:
             ghost = self._is_ghost(stored, looked.document)
             taken = acquired(looked.document, self._owner_id, self._clock(), ttl_seconds, take_over=ghost)
@@ -356,6 +360,16 @@ class DocumentStateStore(Resets):
                 raise lost_race(state.poller_name)
             held = stored.lease = self._lease_type(self, stored, lease_id, current)
             return held
+
+    def note(self, state: PollerState, checkpoint: CheckpointJson) -> None:
+        """Write the checkpoint, its position unmoved, if the state is still the one looked at and nobody is at work."""
+        looked, stored = self._looked(state), self._stored(state.poller_name)
+        with stored.lock:
+            if looked.origin is not None:
+                raise lost_race(state.poller_name)  # what an earlier release has left is carried over by a lease only
+            won, _ = stored.swap(noted(looked.document, self._clock(), checkpoint), looked.version)
+        if not won:
+            raise lost_race(state.poller_name)
 
     # The methods of the ports, for whoever has only the id of a lease.
 
@@ -394,6 +408,11 @@ class DocumentStateStore(Resets):
     def dry_run(self) -> DocumentStateStore:
         """Return a store on the same state whose acts are refused and shown as this one's, without effect."""
         return DocumentStateStore(DryRunBackend(self._backend), app_name=self._app_name, clock=self._clock)
+
+    def _looked(self, state: PollerState) -> VersionedDocument:
+        if not isinstance(state.version, VersionedDocument):
+            raise ConfigurationError("a lease is taken from what look() of this store returned")
+        return state.version
 
     def _lease(self, poller_name: str, lease_id: str) -> DocumentLease:
         stored = self._stored(poller_name)

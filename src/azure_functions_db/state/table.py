@@ -49,9 +49,18 @@ class TableBackend:
         """Write over the version that was read; None when it is no longer the current one."""
         return asked(poller_of(name.poller), lambda: self._replace(_entity(name, content), version))
 
+    def delete(self, name: DocumentName, version: Version) -> bool:
+        """Remove the version that was read; False when it is no longer the current one."""
+        return asked(poller_of(name.poller), lambda: self._delete(name, version))
+
     def pollers(self, app: str) -> Iterable[str]:
         """Return the encoded poller names that have a document, of one encoded app."""
         return asked(None, lambda: self._pollers(app))
+
+    def missing_place(self) -> str | None:
+        """Return the name of what is not there yet; None where it is."""
+        is_there = asked(None, self._is_there)
+        return None if is_there else f"table {self._table.table_name}"
 
     def now(self) -> dt.datetime | None:
         """Return the service's own time."""
@@ -98,6 +107,30 @@ class TableBackend:
                 entity, mode=UpdateMode.REPLACE, etag=str(version), match_condition=condition
             ),
         )
+
+    def _delete(self, name: DocumentName, version: Version) -> bool:
+        from azure.core import MatchConditions
+        from azure.core.exceptions import HttpResponseError
+
+        key = {"PartitionKey": _key(name.app), "RowKey": _key(name.poller)}
+        try:
+            self._table.delete_entity(key, etag=str(version), match_condition=MatchConditions.IfNotModified)
+        except HttpResponseError as failure:
+            if error_code(failure) not in _CHANGED:
+                raise
+            return False
+        return True
+
+    def _is_there(self) -> bool:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        try:
+            self._ask_for_nothing(lambda _response: None)
+        except ResourceNotFoundError as failure:
+            if error_code(failure) not in _ABSENT:
+                raise
+            return False
+        return True
 
     def _pollers(self, app: str) -> list[str]:
         from azure.core.exceptions import ResourceNotFoundError

@@ -31,6 +31,7 @@ from azure_functions_db.core.errors import (
     LostLeaseError,
     StateStoreError,
 )
+from azure_functions_db.core.ports import NotingStateStore
 from azure_functions_db.testing.memory import FakeClock
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ class StateStoreContract:
         """Ask for a store that looks before it locks."""
         if not self.looks:
             pytest.skip("this store has the five methods only")
+
+    @pytest.fixture
+    def noting(self, new_store: NewStore) -> None:
+        """Ask for a store that writes notes without the lease."""
+        if not isinstance(new_store(), NotingStateStore):
+            pytest.skip("this store writes under a lease only")
 
     @pytest.fixture
     def fingerprinting(self) -> None:
@@ -370,6 +377,38 @@ class StateStoreContract:
             store.release_lease(POLLER, lease_id)
         assert tokens == [1, 2, 3]
 
+    # --- notes ---
+
+    def test_what_is_noted_of_a_failure_is_kept_beside_the_position(self, new_store: NewStore) -> None:
+        store = new_store()
+        failure = {"attempts": 3, "error": "größer", "batch": {"id": "batch_2", "rows": 7, "first": "5 (id=1)"}}
+        failing = {**POSITION, "metadata": {"failure": failure}}
+        store.commit_checkpoint(POLLER, failing, store.acquire_lease(POLLER, TTL))
+        assert new_store().load_checkpoint(POLLER) == failing
+
+    @pytest.mark.usefixtures("noting")
+    def test_a_note_is_written_without_the_lease(self, new_store: NewStore) -> None:
+        store = new_store()
+        store.take(store.look(POLLER), TTL).commit(POSITION, release=True)
+        noted = {**POSITION, "metadata": {"ticked_at": "2026-04-07T01:23:46.000000Z"}}
+        store.note(store.look(POLLER), noted)
+        state = new_store().look(POLLER)
+        assert (state.checkpoint, state.lease, state.abandoned) == (noted, None, None)
+
+    @pytest.mark.usefixtures("noting")
+    def test_a_note_never_undoes_what_was_written_since_the_look(self, new_store: NewStore) -> None:
+        slow, quick = new_store(), new_store()
+        state = slow.look(POLLER)
+        held = quick.take(quick.look(POLLER), TTL)
+        with pytest.raises(LeaseConflictError):
+            slow.note(state, {"metadata": {"late": 1}})
+        with pytest.raises(LeaseConflictError):
+            slow.note(slow.look(POLLER), {"metadata": {"late": 1}})
+        held.commit(POSITION, release=True)
+        with pytest.raises(LeaseConflictError):
+            slow.note(state, {"metadata": {"late": 1}})
+        assert new_store().load_checkpoint(POLLER) == POSITION
+
     # --- fingerprints ---
 
     @pytest.mark.usefixtures("fingerprinting")
@@ -432,6 +471,29 @@ class StateStoreContract:
         with pytest.raises(StateStoreError):
             store.clone_checkpoint(POLLER, "copy")
         assert store.poller_names() == ["copy", POLLER]
+
+    @pytest.mark.usefixtures("resetting")
+    def test_a_pause_is_seen_by_every_instance_and_harms_no_holder(self, new_store: NewStore) -> None:
+        holder, operator = new_store(), new_store()
+        held = holder.take(holder.look(POLLER), TTL)
+        operator.pause(POLLER, "ann@desk", "the target is rebuilt")
+        held.renew(TTL)
+        held.commit(POSITION, release=True)
+        paused = new_store().look(POLLER).paused
+        assert (paused.by, paused.why) == ("ann@desk", "the target is rebuilt")
+        assert new_store().load_checkpoint(POLLER) == POSITION
+        operator.reset_to_beginning(POLLER)
+        assert new_store().look(POLLER).paused == paused
+        operator.resume(POLLER)
+        assert holder.look(POLLER).paused is None
+
+    @pytest.mark.usefixtures("resetting")
+    def test_a_poller_that_never_ran_can_be_paused(self, new_store: NewStore) -> None:
+        new_store().pause(POLLER, "ann@desk")
+        state = new_store().look(POLLER)
+        assert (state.paused.by, state.paused.why, state.checkpoint) == ("ann@desk", None, {})
+        with pytest.raises(StateStoreError):
+            new_store().resume("another")
 
     @pytest.mark.usefixtures("fingerprinting", "resetting")
     def test_a_changed_source_can_be_adopted(self, new_store: NewStore) -> None:

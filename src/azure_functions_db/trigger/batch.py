@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from azure_functions_db.core.errors import SerializationError
-from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.serializers import datetime_text, json_safe
-from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.core.secrets import masked, masked_words, shortened
+from azure_functions_db.core.serializers import datetime_text, json_safe, timestamp
+from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
 from azure_functions_db.trigger.events import RowChange
 
 if TYPE_CHECKING:
@@ -136,6 +136,9 @@ def _halves(rows: int) -> tuple[int, ...]:
 RATE_SECONDS = 300
 """Over how long the rate of rows is averaged."""
 
+# What is told of the place of a batch: enough to find its rows.
+_LONGEST_FIRST = 200
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -174,6 +177,62 @@ class Checkpoint:
         """The batch whose rows were about to be put aside when it was last heard of."""
         return self.notes.get("aside")
 
+    @property
+    def failure(self) -> Failure | None:
+        """What has gone wrong since the last success; None where nothing has, or where it cannot be read."""
+        try:
+            return _failure_in(self.notes.get("failure"))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @property
+    def shown_position(self) -> tuple[Any, dict[str, Any]]:
+        """The cursor and the key of a keyset's position as people are shown them; another source's cursor as it is."""
+        match self.position.get("cursor"):
+            case {"value": value, "tiebreaker": dict() as key}:
+                return value, {
+                    name: part.get("value") if isinstance(part, dict) else part for name, part in key.items()
+                }
+            case list() as parts if parts:
+                return parts[0], {str(place): part for place, part in enumerate(parts[1:], 1)}
+            case other:
+                return other, {}
+
+    @property
+    def committed_at(self) -> dt.datetime | None:
+        """When it was last moved."""
+        return _moment(self.updated_at)
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """The average rate when it was last moved; None where none was measured."""
+        rate = self.notes.get("rows_per_second")
+        return None if rate is None else float(rate)
+
+    @property
+    def succeeded_at(self) -> dt.datetime | None:
+        """When a tick was last known to have gone well, with changes or without."""
+        return _latest(self.committed_at, _moment(self.notes.get("ticked_at")))
+
+    @property
+    def ticked_at(self) -> dt.datetime | None:
+        """When a poller was last known to tick, by what it has written."""
+        return _latest(self.succeeded_at, None if self.failure is None else self.failure.last_at)
+
+    def failed_with(self, error: Exception, at: dt.datetime, batch: Batch | None) -> Self:
+        """Return the same position with one more failed tick noted beside it."""
+        earlier = self.failure
+        since, attempts = (at, 0) if earlier is None else (earlier.since, earlier.attempts)
+        failure = {
+            "attempts": attempts + 1,
+            "error_type": type(error.__cause__ or error).__name__,
+            "error": masked_words(error).split("\n", 1)[0],
+            "since": datetime_text(since),
+            "last_at": datetime_text(at),
+            "batch": None if batch is None else batch.described(),
+        }
+        return self.noting(failure=failure)
+
     def search(self, batch_size: int) -> Search | None:
         """Return the search for poison rows that goes on behind it."""
         return Search.noted_in(self.notes.get("search"), batch_size)
@@ -198,13 +257,15 @@ class Checkpoint:
 
     def kept(self, reached: Checkpoint, at: dt.datetime) -> Self:
         """Return the checkpoint with what its source has to remember, though it handed out nothing."""
-        notes = {**self.notes, **reached.notes}
-        return replace(self, position={**self.position, **reached.position}, updated_at=datetime_text(at), notes=notes)
+        moved = replace(self, position={**self.position, **reached.position}, updated_at=datetime_text(at))
+        return moved.noting(**reached.notes, failure=None, ticked_at=None)
 
     def after(self, reached: Checkpoint, batch_id: str, at: dt.datetime, row_count: int) -> Checkpoint:
         """Return the checkpoint to write behind a batch; what was noted of it while it failed ends with it."""
         measured = {"row_count": row_count, "rows_per_second": self._rows_per_second(at, row_count)}
-        counted = reached.noting(failed_attempts=None, search=None, aside=None, **measured)
+        counted = reached.noting(
+            failed_attempts=None, search=None, aside=None, failure=None, ticked_at=None, **measured
+        )
         return replace(counted, batch_id=batch_id)
 
     def written_at(self, at: dt.datetime) -> Self:
@@ -213,7 +274,7 @@ class Checkpoint:
 
     def _rows_per_second(self, at: dt.datetime, row_count: int) -> float:
         """Return the rate after a batch, averaged over about five minutes as a load average is."""
-        old, new = float(self.notes.get("rows_per_second", 0)), row_count / RATE_SECONDS
+        old, new = self.rows_per_second or 0.0, row_count / RATE_SECONDS
         if self.updated_at is None or not old:
             return round(new, 6)
         passed = at - dt.datetime.fromisoformat(self.updated_at)
@@ -267,6 +328,15 @@ class Batch:
             return self.events
         return [event for event in self.handled_events if event.event_id not in self.undecodable]
 
+    def described(self) -> dict[str, Any]:
+        """Return what an operator is told of a batch that failed."""
+        first = None
+        if self.events:
+            event = self.events[0]
+            key = ", ".join(f"{name}={json_safe(value)}" for name, value in event.pk.items())
+            first = shortened(masked(f"{json_safe(event.cursor)} ({key})"), _LONGEST_FIRST)
+        return {"id": self.id, "rows": len(self.events), "first": first}
+
     def noting(self, checkpoint: Checkpoint, search: Search | None) -> Checkpoint:
         """Return the checkpoint with how far the search through this batch has come."""
         if search is None:
@@ -295,6 +365,31 @@ class Batch:
                 (event, culprits[event.event_id]) for event in self.events if event.event_id in culprits
             )
         ]
+
+
+def _failure_in(noted: Any) -> Failure | None:
+    if noted is None:
+        return None
+    batch = noted["batch"]
+    return Failure(
+        attempts=int(noted["attempts"]),
+        error_type=str(noted["error_type"]),
+        error=str(noted["error"]),
+        since=timestamp(noted["since"]),
+        last_at=timestamp(noted["last_at"]),
+        batch=None if batch is None else StuckBatch(str(batch["id"]), int(batch["rows"]), batch["first"]),
+    )
+
+
+def _latest(*moments: dt.datetime | None) -> dt.datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _moment(text: Any) -> dt.datetime | None:
+    try:
+        return timestamp(text)
+    except ValueError:
+        return None
 
 
 def _json_of(event: RowChange) -> dict[str, Any]:

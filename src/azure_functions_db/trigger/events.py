@@ -96,8 +96,7 @@ def _bytes_of(values: Sequence[Any]) -> Iterable[bytes]:
     if kinds == {str}:
         return _texts(values)
     if kinds == {dt.datetime} and all(map(_is_utc, {value.tzinfo for value in values})):
-        # The same as `_datetime`, without a call for each.
-        return [_MOMENT(v.year, v.month, v.day, v.hour, v.minute, v.second << 24 | v.microsecond) for v in values]
+        return [reduced[1][0] for reduced in map(_reduced, values)] if _IS_REDUCED_ALIKE else map(_moment, values)
     if kinds == {tuple} and len(set(map(len, values))) == 1 and values[0]:
         # Column by column, as composite keys are all alike.
         return map(b"\x1f".join, zip(*map(_bytes_of, zip(*values, strict=True)), strict=True))
@@ -111,8 +110,24 @@ def byte_form(value: Any) -> bytes:
 
 
 def _datetime(value: dt.datetime) -> bytes:
-    v = value if _is_utc(value.tzinfo) else value.astimezone(dt.UTC)
+    return _moment(value if _is_utc(value.tzinfo) else value.astimezone(dt.UTC))
+
+
+def _moment(v: dt.datetime) -> bytes:
     return _MOMENT(v.year, v.month, v.day, v.hour, v.minute, v.second << 24 | v.microsecond)
+
+
+# What a datetime is pickled to is three times as quick to get. It has been these very bytes since Python 2.3;
+# should it ever be others, the ids stay what they are.
+_reduced: Final[Callable[[dt.datetime], Any]] = dt.datetime.__reduce__
+_IS_REDUCED_ALIKE: Final = all(
+    _reduced(value)[1][0] == _moment(value)
+    for value in (
+        dt.datetime(1, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(2026, 4, 7, 1, 2, 3, 66051, dt.UTC, fold=1),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.UTC),
+    )
+)
 
 
 def _time(value: dt.time) -> bytes:

@@ -161,10 +161,8 @@ class IsolatingTick(Tick):
         batch.before = checkpoint
 
     def _remember(self, batch: Batch, checkpoint: Checkpoint) -> None:
-        """Write the count of attempts beside the unmoved position; failing at that is told, not raised."""
-        counted = checkpoint.noting(failed_attempts=batch.attempts)
-        with suppress(PollerError):
-            self._stage(Stage.COMMIT, lambda: self.lease.commit(counted.json, last=True), batch.id)
+        """Have the count of attempts written with the failure that is about to be raised."""
+        self._unmoved = checkpoint.noting(failed_attempts=batch.attempts)
 
     def _go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Remember what was digested: it may be the witness that is wanted."""

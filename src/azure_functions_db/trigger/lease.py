@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lease_margin
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError
-from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
+from azure_functions_db.core.ports import LookingStateStore, NotingStateStore, StateStore, TransactionalStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.bridge import LoopCall
     from azure_functions_db.core.ports import HeldLease
-    from azure_functions_db.core.types import CheckpointJson, LeaseView, PollerState
+    from azure_functions_db.core.types import CheckpointJson, LeaseView, Pause, PollerState
 
 
 class TickCancelled(BaseException):
@@ -51,6 +51,8 @@ class Lease:
         """Whether the lease was taken and is kept alive."""
         self.rival: LeaseView | None = None
         """The lease of whoever was found to hold it instead, where the store shows it."""
+        self.paused: Pause | None = None
+        """The mark of an operator who does not want the poller to run."""
         self._store = store
         self._poller = poller_name
         self._ttl = ttl_seconds
@@ -71,6 +73,7 @@ class Lease:
         store, self._asked = self._store, self._clock()
         if isinstance(store, LookingStateStore):
             self._state = store.look(self._poller, *fingerprints)
+            self.paused = self._state.paused
             self._give_way_to(self._state.lease)
         else:
             lease_id = store.acquire_lease(self._poller, self._ttl)
@@ -103,9 +106,23 @@ class Lease:
         with self._heartbeat.quiet():
             self.check()
             if self._held.commit(checkpoint, release=release):
-                self._held = None
+                self._held = self._state = None  # what was looked at is long past
             if last:
                 self._heartbeat.end()  # What has been given back must not be renewed.
+
+    def note(self, checkpoint: CheckpointJson) -> None:
+        """Write something beside the unmoved position, as the tick's last write.
+
+        Under the lease where it is held, which this gives back; else without taking it, where the store can do that.
+        """
+        if self._state is None and self._held is None:
+            self.approach()
+        if self._held is None and self._state is not None and isinstance(self._store, NotingStateStore):
+            self._store.note(self._state, checkpoint)
+            return
+        if self._held is None:
+            self.hold()
+        self.commit(checkpoint, last=True)
 
     def transaction(self) -> AbstractContextManager[object]:
         """Open the transaction that the handler and the next commit share, where that is wanted."""

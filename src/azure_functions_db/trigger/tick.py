@@ -25,12 +25,14 @@ from azure_functions_db.core.errors import (
 )
 from azure_functions_db.core.ports import CountsChanges
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
     BatchCommitted,
     FetchedNothing,
     HandlerRetried,
     LeaseRenewFailed,
     LeaseSkipped,
+    PollerPaused,
     SourceReported,
     Stage,
     StageEnded,
@@ -62,6 +64,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# How old the last sign of an idle poller may become: what an operator sees of it is no older, and costs a write.
+SIGN_OF_LIFE = dt.timedelta(minutes=10)
+_NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
+
 # Further behind than this is far behind; counting on would cost more than it tells.
 _MOST_ROWS = 10_000
 
@@ -88,6 +94,9 @@ class Tick:
         self._result = TickResult.EMPTY
         self._batches = self._fetched = self._handled_count = 0
         self._ahead: FetchResult | None = None
+        self._batch: Batch | None = None  # the one that is at hand
+        self._unmoved: Checkpoint | None = None  # what a failed batch leaves to be written, where it is known
+        self._failures = 0
         # A handler may change its rows: where they may be needed again, it is given copies.
         self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
         # Row by row, a page has one row: only the source knows the position behind each.
@@ -98,16 +107,19 @@ class Tick:
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        self._descriptor, self._needs = self._stage(
-            Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
-        )
+        with self._noting_failure():
+            self._descriptor, self._needs = self._stage(
+                Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
+            )
         self._stages.source = self._descriptor.name
         self._say(TickStarted, batch_size=self._settings.batch_size)
         try:
-            self._poll()
+            with self._noting_failure():
+                self._poll()
         except BaseException as error:
             self._complete(TickResult.CANCELLED if isinstance(error, TickCancelled) else TickResult.FAILED, error)
             raise
+        self._failures = 0
         self._complete(self._result)
         return self._handled_count
 
@@ -118,8 +130,6 @@ class Tick:
                 checkpoint = self._step(checkpoint)
         except SourceInUseError:
             self._skip()
-        finally:
-            self._clear_up()
 
     def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Take one batch from the source to its commit; return where to go on, None when the tick is over."""
@@ -140,7 +150,42 @@ class Tick:
             duration_ms=(self._settings.monotonic() - self._began) * 1000,
             ended_at=self._settings.now(),
             error=error,
+            consecutive_failures=None if result in _NOT_TRIED else self._failures,
         )
+
+    # What an operator is told.
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Write down what goes wrong, then give back the lease and the source."""
+        try:
+            yield
+        except LostLeaseError:
+            self._failures += 1
+            raise  # whoever has the lease now writes down how it fares
+        except Exception as failure:
+            self._note_failure(failure)
+            raise
+        finally:
+            self._clear_up()
+
+    def _note_failure(self, failure: Exception) -> None:
+        """Note the failed tick beside the unmoved position, in the write that gives the lease back where it is held."""
+        self._failures += 1
+        with suppress(Exception):  # the failure itself is told; a store that cannot be written to fails on its own
+            checkpoint = self._unmoved or Checkpoint.of(self.lease.load())
+            failed = checkpoint.failed_with(failure, self._settings.now(), self._batch)
+            self._failures = failed.notes["failure"]["attempts"]
+            self.lease.note(failed.json)
+
+    def _note_success(self, checkpoint: Checkpoint) -> None:
+        """Note that all is well again, or from time to time that an idle poller is alive."""
+        now, seen = self._settings.now(), checkpoint.ticked_at
+        if checkpoint.failure is None and seen is not None and now - seen < SIGN_OF_LIFE:
+            return
+        alive = checkpoint.noting(failure=None, ticked_at=datetime_text(now))
+        with suppress(StateStoreError, PollerError):  # somebody else was faster, or the next tick will
+            self.lease.note(alive.json)
 
     # The lease.
 
@@ -152,6 +197,10 @@ class Tick:
             )
         except LeaseConflictError:
             self._skip()
+            return None
+        if self.lease.paused is not None:
+            self._result = TickResult.PAUSED
+            self._say(PollerPaused, pause=self.lease.paused)
             return None
         self._loaded = Checkpoint.of(self._stage(Stage.LOAD, self.lease.load))
         if (self._needs.needs_lease and not self._hold()) or not self._take_over():
@@ -249,6 +298,7 @@ class Tick:
             spent=spent,
             cut=result.cut,
         )
+        self._batch = batch
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
         return batch
 
@@ -299,7 +349,10 @@ class Tick:
 
     def _keep(self, reached: Checkpoint, checkpoint: Checkpoint) -> None:
         """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
-        if not checkpoint.has_news(reached) or not self._hold():
+        if not checkpoint.has_news(reached):
+            self._note_success(checkpoint)
+            return
+        if not self._hold():
             return
         kept = checkpoint.kept(reached, self._settings.now())
         self._stage(Stage.COMMIT, lambda: self.lease.commit(kept.json, last=not self._needs.acknowledges))
@@ -549,6 +602,7 @@ class Tick:
         handled = batch.handled_events
         self._handled_count += len(handled)
         self._result = TickResult.HANDLED
+        self._batch = None
         self._acknowledge(batch.after, batch.id)
         self._tell_of(batch, handled)
         return None if batch.is_last else batch.after

@@ -67,4 +67,4 @@ def test_a_command_of_another_package_is_listed_and_runs() -> None:
     greeted = runner.invoke(app, ["greet", "Ann"])
     assert (greeted.output, greeted.exception) == ("hello Ann\n", None)
     assert "Greet somebody." in runner.invoke(app, ["greet", "--help"]).output
-    assert "Show checkpoint" in runner.invoke(app, ["status", "--help"]).output
+    assert "Show where every poller stands" in runner.invoke(app, ["status", "--help"]).output

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.types import SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.trigger.batch import Checkpoint
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
@@ -99,6 +100,11 @@ def poller(source: Any, store: Any = None, **options: Any) -> PollTrigger:
         checkpoint_store=MemoryStateStore() if store is None else store,
         **(defaults | options),
     )
+
+
+def position(store: Any) -> dict[str, Any]:
+    """Where the poller stands, whatever is noted beside it."""
+    return Checkpoint.of(store.load_checkpoint("orders")).position
 
 
 def run(trigger: PollTrigger, handler: Callable[..., Any]) -> int:

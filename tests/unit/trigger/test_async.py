@@ -12,7 +12,7 @@ from azure_functions_db.core.errors import ConfigurationError, HandlerError, Los
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.state.store import DocumentLease
 from azure_functions_db.trigger.lease import Lease
-from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, run
+from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, position, run
 
 if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
@@ -108,7 +108,7 @@ def test_a_coroutine_that_nobody_would_await_is_never_taken_for_success() -> Non
     store = MemoryStateStore()
     with pytest.raises(HandlerError, match="run_async"):
         run(poller(ListSource(3), store), lambda events: work(events))  # noqa: PLW0108 - hides the coroutine function
-    assert store.load_checkpoint("orders") == {}
+    assert position(store) == {}
 
 
 def test_a_coroutine_returned_by_a_plain_handler_is_awaited() -> None:

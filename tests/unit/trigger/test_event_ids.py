@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import math
 import sys
 import unicodedata
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db.core.types import Operation, SourceDescriptor
+from azure_functions_db.trigger import events
 from azure_functions_db.trigger.events import Identities, RowChange, byte_form
 
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:0")
@@ -123,6 +125,20 @@ def test_many_ids_at_once_are_those_of_one_by_one(changes: list[tuple[Any, Any]]
 def test_texts_at_once_are_those_of_one_by_one(texts: list[str]) -> None:
     at_once = Identities(SOURCE, ["upsert"] * len(texts), texts, [(text, 1) for text in texts]).make()
     assert at_once == [Identities(SOURCE, ["upsert"], [text], [(text, 1)]).make()[0] for text in texts]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_moments_at_once_have_their_form_whatever_python_pickles_them_to(
+    monkeypatch: pytest.MonkeyPatch, *, alike: bool
+) -> None:
+    monkeypatch.setattr(events, "_IS_REDUCED_ALIKE", alike)
+    moments = [NOON, dt.datetime.min, dt.datetime.max.replace(fold=1)]  # noqa: DTZ901 - with and without a zone
+    for moment in moments:
+        assert Identities(SOURCE, ["upsert"], [moment], [1]).make() == [_id_of(moment)]
+
+
+def _id_of(moment: dt.datetime) -> str:
+    return hashlib.sha256(b"orders\x1fsha256:0\x1fupsert\x1f" + byte_form(moment) + b"\x1f1").hexdigest()
 
 
 @given(_VALUES)
