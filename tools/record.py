@@ -19,7 +19,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -30,6 +30,7 @@ import pyte
 CHECKOUT = Path(__file__).resolve().parents[1]
 ASSETS = CHECKOUT / "docs" / "assets"
 AZFDB = Path(sys.executable).parent / "azfdb"
+FONTS = 'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="14"'
 CELL = (8.4, 16.5)
 MARGIN = 16
 TITLE = 34
@@ -132,7 +133,7 @@ class Recording:
         self.size = columns, lines
         self.frames: list[Frame] = []
 
-    def run(self, command: list[str | Path], folder: Path, seconds: float = 60) -> Recording:
+    def run(self, command: Sequence[str | Path], folder: Path, seconds: float = 60) -> Recording:
         """Record until the command ends, or end it after so many seconds."""
         pid, terminal = pty.fork()
         if pid == 0:
@@ -190,8 +191,7 @@ def drawn(recording: Recording, title: str, description: str) -> str:
     used = max(number for frame in frames for number, row in enumerate(frame.rows, 1) if row)
     width, height = columns * CELL[0] + 2 * MARGIN, used * CELL[1] + 2 * MARGIN + TITLE
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-        'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="14">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" {FONTS}>',
         f"<title>{escape(description)}</title>",
         f"<style>{_motion(frames)}</style>",
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="10" fill="{GROUND}"/>',
@@ -247,14 +247,14 @@ def record_status(folder: Path) -> None:
         shop.stdout.readline()
         with _running([AZFDB, "run"], folder):
             time.sleep(4)
-            watch = [AZFDB, "status", "--app", ".", "--watch", "--every", "1"]
+            watch = [str(AZFDB), "status", "--app", ".", "--watch", "--every", "1"]
             recording = Recording(120, 30).run(watch, folder, seconds=12)
     picture = drawn(recording, "azfdb status --watch", "Three pollers: one is fine, one has put rows aside, one fails")
     (ASSETS / "status.svg").write_text(picture)
 
 
 @contextlib.contextmanager
-def _running(command: list[str | Path], folder: Path) -> Iterator[subprocess.Popen[str]]:
+def _running(command: Sequence[str | Path], folder: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             yield process
