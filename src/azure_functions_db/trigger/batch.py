@@ -15,6 +15,7 @@ from azure_functions_db.core.secrets import masked, masked_words, shortened
 from azure_functions_db.core.serializers import datetime_text, json_safe, timestamp
 from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
 from azure_functions_db.trigger.events import RowChange
+from azure_functions_db.trigger.history import Sample, noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,8 @@ _LONGEST_FIRST = 200
 class Checkpoint:
     """Where a poller stands: the position that its source gave, and what is noted beside it.
 
-    ``json`` is the form in which state stores keep it.
+    ``json`` is the form that handlers and observers are given; ``stored`` has the history besides, and is what state
+    stores keep.
     """
 
     position: Position = field(default_factory=dict)
@@ -153,19 +155,28 @@ class Checkpoint:
     updated_at: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the tick and its tools remember from one write to the next."""
+    history: Any = None
+    """What was done lately, for `history.samples`."""
 
     @classmethod
     def of(cls, written: CheckpointJson) -> Self:
         """Return the checkpoint that a state store holds, or that a source returned."""
         position = dict(written)
         batch_id, updated_at = position.pop("last_successful_batch_id", None), position.pop("updated_at", None)
-        return cls(position, batch_id, updated_at, position.pop("metadata", None) or {})
+        notes = dict(position.pop("metadata", None) or {})
+        history = notes.pop("history", None)
+        return cls(position, batch_id, updated_at, notes, history)
 
     @cached_property
     def json(self) -> CheckpointJson:
         """The JSON form."""
         beside = {"last_successful_batch_id": self.batch_id, "updated_at": self.updated_at, "metadata": self.notes}
         return {**self.position, **{name: value for name, value in beside.items() if value}}
+
+    @property
+    def stored(self) -> CheckpointJson:
+        """The JSON form with the history."""
+        return self.json if self.history is None else {**self.json, "metadata": {**self.notes, "history": self.history}}
 
     @property
     def failed_attempts(self) -> int:
@@ -231,7 +242,11 @@ class Checkpoint:
             "last_at": datetime_text(at),
             "batch": None if batch is None else batch.described(),
         }
-        return self.noting(failure=failure)
+        return self.noting(failure=failure).sampled(at, Sample(failures=1))
+
+    def sampled(self, at: dt.datetime, sample: Sample) -> Self:
+        """Return the same position with something added to what was done lately."""
+        return replace(self, history=noted(self.history, at, sample))
 
     def search(self, batch_size: int) -> Search | None:
         """Return the search for poison rows that goes on behind it."""
@@ -266,7 +281,7 @@ class Checkpoint:
         counted = reached.noting(
             failed_attempts=None, search=None, aside=None, failure=None, ticked_at=None, **measured
         )
-        return replace(counted, batch_id=batch_id)
+        return replace(counted, batch_id=batch_id, history=self.history)
 
     def written_at(self, at: dt.datetime) -> Self:
         """Return the same checkpoint with the time at which it is written."""

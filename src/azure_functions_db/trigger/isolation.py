@@ -157,7 +157,7 @@ class IsolatingTick(Tick):
 
     def _note(self, batch: Batch, checkpoint: Checkpoint) -> None:
         """Write notes beside the unmoved position."""
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint.json, last=False), batch.id)
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint.stored, last=False), batch.id)
         batch.before = checkpoint
 
     def _remember(self, batch: Batch, checkpoint: Checkpoint) -> None:

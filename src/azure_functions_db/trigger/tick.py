@@ -44,6 +44,7 @@ from azure_functions_db.core.signals import (
 )
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
+from azure_functions_db.trigger.history import Sample
 from azure_functions_db.trigger.lease import Lease, TickCancelled
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
@@ -74,6 +75,9 @@ _MOST_ROWS = 10_000
 
 class Tick:
     """One run of a poller: whoever gets the lease handles what has changed and moves the checkpoint."""
+
+    commit_ms = 0.0
+    """How long the last commit took."""
 
     def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
         self._settings = settings
@@ -176,7 +180,7 @@ class Tick:
             checkpoint = self._unmoved or Checkpoint.of(self.lease.load())
             failed = checkpoint.failed_with(failure, self._settings.now(), self._batch)
             self._failures = failed.notes["failure"]["attempts"]
-            self.lease.note(failed.json)
+            self.lease.note(failed.stored)
 
     def _note_success(self, checkpoint: Checkpoint) -> None:
         """Note that all is well again, or from time to time that an idle poller is alive."""
@@ -185,7 +189,7 @@ class Tick:
             return
         alive = checkpoint.noting(failure=None, ticked_at=datetime_text(now))
         with suppress(StateStoreError, PollerError):  # somebody else was faster, or the next tick will
-            self.lease.note(alive.json)
+            self.lease.note(alive.stored)
 
     # The lease.
 
@@ -216,7 +220,7 @@ class Tick:
         if not self._hold():
             return False
         self._loaded = self._loaded.moved_to(further, self._settings.now())
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(self._loaded.json, last=False))
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(self._loaded.stored, last=False))
         return True
 
     def _hold(self) -> bool:
@@ -355,7 +359,7 @@ class Tick:
         if not self._hold():
             return
         kept = checkpoint.kept(reached, self._settings.now())
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept.json, last=not self._needs.acknowledges))
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(kept.stored, last=not self._needs.acknowledges))
         self._acknowledge(reached)
 
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
@@ -545,11 +549,25 @@ class Tick:
         """Move the checkpoint behind the batch, in the write that proves the lease."""
         if batch.undecodable:
             self._put_undecodable_aside(batch)
-        batch.after = batch.after.written_at(self._settings.now())
+        now = self._settings.now()
+        batch.after = batch.after.written_at(now).sampled(now, self._sample(batch, now))
         batch.is_last = self._is_last(batch)
         # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
         last = batch.is_last and not self._needs.acknowledges
-        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.json, last=last), batch.id, batch.spent)
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.stored, last=last), batch.id, batch.spent)
+        self.commit_ms = batch.spent[Stage.COMMIT]
+
+    def _sample(self, batch: Batch, now: dt.datetime) -> Sample:
+        """Return what is noted of a batch; how long its own commit takes is not known yet: the last one stands in."""
+        lag = lag_seconds(batch.events[-1].cursor, now) if batch.events else None
+        return Sample(
+            rows=len(batch.events),
+            batches=1,
+            fetch_ms=round(batch.spent.get(Stage.FETCH, 0.0)),
+            handler_ms=round(batch.spent.get(Stage.HANDLER, 0.0)),
+            commit_ms=round(self.commit_ms),
+            lag_seconds=None if lag is None else max(0, round(lag)),
+        )
 
     def _raise_unless_committed(self, batch: Batch, failure: PollerError) -> None:
         try:

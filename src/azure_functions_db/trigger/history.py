@@ -1,0 +1,118 @@
+"""What a poller did, minute by minute for an hour and hour by hour for a week, beside its checkpoint.
+
+It is written with commits that happen anyway, so it costs no request. Two texts, newest slot first: each slot is the
+number of its minute or hour since 1970 and the counters of a `Sample`, in base 36. A text is quick to carry from one
+commit to the next: only its first slot is ever read again, and JSON has one value to write.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+# More than a worker does in an hour; a slot stays short whatever is counted.
+_MOST: Final = 36**7 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was done in a stretch of time, added up."""
+
+    rows: int = 0
+    batches: int = 0
+    failures: int = 0
+    """Ticks that failed."""
+    fetch_ms: int = 0
+    handler_ms: int = 0
+    commit_ms: int = 0
+    lag_seconds: int | None = None
+    """At the end of it, where the source can tell."""
+
+    def plus(self, other: Self) -> Self:
+        """Return both together, of which the other one is the younger."""
+        *counted, lag = astuple(self)
+        *more, newer = astuple(other)
+        sums: list[Any] = [min(_MOST, one + two) for one, two in zip(counted, more, strict=True)]
+        sums.append(lag if newer is None else min(_MOST, newer))
+        return type(self)(*sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A row of slots of one length."""
+
+    name: str
+    seconds: int
+    slots: int
+    longest: int
+    """Of its text: what is oldest goes when numbers are large."""
+
+
+MINUTES: Final = Tier("minutes", 60, 60, 2_000)
+HOURS: Final = Tier("hours", 3600, 168, 5_800)
+_TIERS: Final = (MINUTES, HOURS)
+
+
+def noted(history: object, at: dt.datetime, sample: Sample) -> dict[str, str]:
+    """Return the history with a sample added to the present minute and hour; one that cannot be read begins anew."""
+    texts: Mapping[Any, Any] = history if isinstance(history, dict) else {}
+    return {tier.name: _with(tier, texts.get(tier.name), at, sample) for tier in _TIERS}
+
+
+def samples(history: object, tier: Tier) -> list[tuple[dt.datetime, Sample]]:
+    """Return the slots of a tier that something was noted in, the oldest first; what cannot be read is left out."""
+    text = history.get(tier.name) if isinstance(history, dict) else None
+    read = [_read(slot) for slot in text.split(";")[: tier.slots]] if isinstance(text, str) else []
+    found = {number: sample for number, sample in filter(None, read) if 0 < number * tier.seconds < _END_OF_TIME}
+    return [(dt.datetime.fromtimestamp(number * tier.seconds, dt.UTC), found[number]) for number in sorted(found)]
+
+
+_END_OF_TIME: Final = dt.datetime(9999, 1, 1, tzinfo=dt.UTC).timestamp()
+
+
+def _with(tier: Tier, text: object, at: dt.datetime, sample: Sample) -> str:
+    number = int(at.timestamp()) // tier.seconds
+    newest, _, older = text.partition(";") if isinstance(text, str) else ("", "", "")
+    last = _read(newest)
+    if last is None:
+        return _written(number, sample)
+    if last[0] >= number:  # a clock that went back goes on in the slot that is there
+        return _cut(tier, f"{_written(last[0], last[1].plus(sample))};{older}")
+    return _cut(tier, f"{_written(number, sample)};{newest};{older}")
+
+
+def _cut(tier: Tier, text: str) -> str:
+    if len(text) > tier.longest:
+        text = text[: text.rindex(";", 0, tier.longest)]
+    if text.count(";") >= tier.slots:
+        text = ";".join(text.split(";")[: tier.slots])
+    return text.rstrip(";")
+
+
+def _read(slot: str) -> tuple[int, Sample] | None:
+    """Return a slot's number and counters, None for what is none."""
+    try:
+        number, rows, batches, failures, fetch, handler, commit, lag = slot.split(",")
+        values: list[Any] = [int(text, 36) for text in (rows, batches, failures, fetch, handler, commit)]
+        values.append(int(lag, 36) if lag else None)
+        return int(number, 36), Sample(*values)
+    except ValueError:
+        return None
+
+
+def _written(number: int, sample: Sample) -> str:
+    return ",".join("" if value is None else _base36(value) for value in (number, *astuple(sample)))
+
+
+def _base36(value: int) -> str:
+    value = max(0, value)
+    digits = ""
+    while value >= 36:
+        value, digit = divmod(value, 36)
+        digits = _DIGITS[digit] + digits
+    return _DIGITS[value] + digits
