@@ -68,15 +68,15 @@ def examples() -> str:
     rows = []
     for readme in sorted((CHECKOUT / "examples").glob("*/README.md")):
         heading, _, text = readme.read_text().partition("\n\n")
-        rows.append(f"| `examples/{readme.parent.name}` | {heading.removeprefix('# ')} | {_first_sentence(text)} |")
-    return "\n".join(["| folder | shows | |", "|---|---|---|", *rows]) + "\n"
+        rows.append(f"| `{readme.parent.name}` | **{heading.removeprefix('# ')}**: {_first_sentence(text)} |")
+    return "\n".join(["| folder of `examples` | shows |", "|---|---|", *rows]) + "\n"
 
 
 def _first_sentence(text: str) -> str:
     paragraph = " ".join(text.split("\n\n", 1)[0].split())
     if text.startswith("    "):  # it begins with commands
         return _first_sentence(text.partition("\n\n")[2])
-    return re.split(r"(?<=[.:]) (?=[A-Z`])", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", paragraph))[0]
+    return re.split(r"(?<=[.]) (?=[A-Z`])", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", paragraph))[0]
 
 
 def alerts() -> str:
