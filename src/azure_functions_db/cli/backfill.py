@@ -11,14 +11,14 @@ import typer
 
 from azure_functions_db.cli.drawing import NONE, duration, number, shown, text
 from azure_functions_db.cli.drawing import rate as per_second
-from azure_functions_db.cli.options import AppPlace, AsJson, PollerName
+from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
 
-    from azure_functions_db.operations.backfill import BackfillReport
+    from azure_functions_db.operations.backfill import BackfillReport, ReplayedRange
 
 
 def backfill(
@@ -32,24 +32,28 @@ def backfill(
         typer.Option("--to", metavar="CURSOR", help="The last cursor value; the live poller's checkpoint otherwise."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", metavar="ROWS/S", min=0.01, help="At most so many.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the backfill's state when it is complete.")] = False,
     app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Deliver a stretch of the source to the app's handler again, under a poller name of its own.
 
     The live poller's checkpoint is never touched. Stopped by Ctrl-C or a crash, the same command goes on where the
-    last batch was committed. Events have the ids that the live poller gives them.
+    last batch was committed. Events have the ids that the live poller gives them. Its own state is removed when it is
+    complete.
     """
     from azure_functions_db.azure.storage import hurried
     from azure_functions_db.cli.apps import pollers_of, printed_aside
     from azure_functions_db.cli.drawing import Announcement, complain, show
     from azure_functions_db.operations.backfill import backfill_of
 
-    backfill = backfill_of(pollers_of(app), name, new, from_, to)
+    backfill = backfill_of(pollers_of(app, store, app_name), name, new, from_, to)
     with progress(new, backfill.count_left(), quiet=as_json) as advance:
         try:
             with printed_aside(), hurried(hurry=False):  # it waits for the storage as the live poller does
-                report = backfill.run(rate, advance, Announcement(quiet=as_json))
+                report = backfill.run(rate, advance, Announcement(quiet=as_json), keep=keep)
         except KeyboardInterrupt:
             complain("interrupted: what was committed stays, and the same command goes on from there", as_json=as_json)
             raise
@@ -58,7 +62,37 @@ def backfill(
 
 def _screen(result: BackfillReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
     done = f"{number(result.rows)} row(s) in {duration(result.seconds)}"
+    if result.quarantined:
+        done += f", {number(result.quarantined)} of them in quarantine (azfdb quarantine list --poller {result.poller})"
     return text(f"{result.poller}: the stretch of {result.live_poller} is complete; {done}.")
+
+
+def replay(
+    name: PollerName,
+    from_: Annotated[str, typer.Option("--from", metavar="CURSOR", help="The first cursor value.")],
+    to: Annotated[str, typer.Option("--to", metavar="CURSOR", help="The last cursor value.")],
+    app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give the rows from one cursor value to another, both included, to the app's handler right now.
+
+    No state is read or written: the live poller goes on as it was, and a failure ends it (exit code 1). A long
+    stretch is better a backfill, which goes on where it was interrupted.
+    """
+    from azure_functions_db.cli.apps import pollers_of, printed_aside
+    from azure_functions_db.cli.drawing import Announcement, show
+    from azure_functions_db.operations.backfill import replay_range
+
+    poller = pollers_of(app, store, app_name).one(name)
+    with printed_aside():
+        report = replay_range(poller, from_, to, Announcement(quiet=as_json))
+    show(report, _replayed, as_json=as_json)
+
+
+def _replayed(result: ReplayedRange, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    return text(f"{result.poller}: the handler was given {number(result.rows)} row(s).")
 
 
 @contextmanager

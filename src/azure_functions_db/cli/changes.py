@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from azure_functions_db.cli.drawing import NONE, flat, grid, show, shown, stacked, text
+from azure_functions_db.cli.drawing import NONE, flat, grid, number, show, shown, stacked, text
 from azure_functions_db.core.errors import DbError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from azure_functions_db.operations.reset import ChangeReport, PlannedChange
+    from azure_functions_db.operations.reset import ChangeReport, Marks, PlannedChange
 
 
 class NotConfirmedError(DbError):
@@ -24,9 +24,9 @@ def perform(change: PlannedChange, *, yes: bool, backups: Path, as_json: bool) -
     """Show what would change, have it confirmed, and do it."""
     planned = change.dry_run()
     if not as_json:
-        show(planned, _screen, as_json=False)
+        show(planned, report_screen, as_json=False)
     confirm(change.poller, yes=yes)
-    show(change.apply(backups), _screen, as_json=as_json)
+    show(change.apply(backups), report_screen, as_json=as_json)
 
 
 def confirm(*pollers: str, yes: bool) -> None:
@@ -40,20 +40,33 @@ def confirm(*pollers: str, yes: bool) -> None:
         raise NotConfirmedError("Nothing was changed: that is not the poller's name")
 
 
-def _screen(result: ChangeReport, width: int) -> RenderableType:
+def report_screen(result: ChangeReport, width: int) -> RenderableType:
+    """Draw what is about to change, or that it was done."""
     if result.done:
-        kept = "there was no document before" if result.backup is None else f"the one before is in {result.backup}"
-        return text(f"Done: {result.action} of {result.poller}; {kept}.", "green")
+        kept = "" if result.backup is None else f"; the document before is in {result.backup}"
+        return text(f"Done: {result.action} of {result.poller}{kept}.", "green")
     before, after = flat(result.before or {}), flat(result.after)
     names = list(dict.fromkeys([*before, *after]))
     both = [(name, before.get(name, NONE), after.get(name, NONE)) for name in names]
     rows = [row for row in both if row[1:] != (NONE, NONE)]
+    moved = text(_moved(result), "yellow")
     if width < 100:
-        return stacked(text(f"{result.poller}: {result.action}", "bold"), *map(_block, rows))
+        return stacked(text(f"{result.poller}: {result.action}", "bold"), *map(_block, rows), moved)
     table = grid("", "before", "after", title=text(f"{result.poller}: {result.action}"))
     for name, old, new in rows:
         table.add_row(text(name), text(old), text(new, "" if old == new else "yellow"))
-    return table
+    return stacked(table, moved)
+
+
+def marks_screen(result: Marks, width: int) -> RenderableType:
+    """Draw what was done to each of several pollers."""
+    return stacked(*(report_screen(change, width) for change in result.changes))
+
+
+def _moved(result: ChangeReport) -> str:
+    if result.rows_again is None or result.rows_skipped is None:
+        return "How many rows come again or are skipped cannot be told here." if "reset" in result.action else ""
+    return f"{number(result.rows_again)} row(s) will come again, {number(result.rows_skipped)} will be skipped."
 
 
 def _block(row: tuple[str, str, str]) -> RenderableType:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import indented, stacked, text
-from azure_functions_db.cli.options import AnyPoller, AppPlace, AsJson
+from azure_functions_db.cli.options import AnyPoller, AppName, AppPlace, AsJson, StoreUrl
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +21,8 @@ def doctor(
     name: AnyPoller = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 on warnings, too.")] = False,
     app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Examine sources, stores and schedules of an app; nothing is changed.
@@ -32,7 +34,7 @@ def doctor(
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.doctor import examine
 
-    health = examine(pollers_of(app).chosen(name))
+    health = examine(pollers_of(app, store, app_name).chosen(name))
     show(health, _screen, as_json=as_json)
     wrong = {"error", "warning"} if strict else {"error"}
     raise typer.Exit(Exit.FAILED if wrong & health.grades else Exit.OK)

@@ -11,12 +11,14 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.cli.drawing import shown
+from azure_functions_db.cli.drawing import holders, shown
 from azure_functions_db.core.errors import DbError, HandlerError, PollerError, masked_error, traceback_text
 from azure_functions_db.core.secrets import masked_value
 from azure_functions_db.core.serializers import json_safe
+from azure_functions_db.core.types import Horizon, HorizonHolder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 _LIBRARY = str(Path(__file__).parents[1])
@@ -29,6 +31,8 @@ _SHOWN = {
     "duration_ms": "{:.0f} ms",
     "event_id": "{:.12}",
     "error_type": "{}",
+    "paused_by": "by {}",
+    "paused_why": "{}",
 }
 
 
@@ -63,6 +67,7 @@ class Lines(logging.Formatter):
         moment = dt.datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         extra = extra_of(record)
         details = "".join("  " + form.format(extra[name]) for name, form in _SHOWN.items() if name in extra)
+        details += _held_back(extra)
         line = f"{moment} {record.levelname.lower():<7} {record.getMessage()}{details}"
         if record.exc_info and record.exc_info[1] is not None:
             line += self._traceback(masked_error(record.exc_info[1]), extra.get("invocation_id"))
@@ -80,6 +85,14 @@ class Lines(logging.Formatter):
     def _painted(self, line: str, level: int) -> str:
         colour = _COLOURS.get(level) if self._coloured else None
         return f"{colour}{line}\033[0m" if colour else line
+
+
+def _held_back(extra: Mapping[str, Any]) -> str:
+    """Return who keeps late commits from being read."""
+    if "horizon_age_seconds" not in extra:
+        return ""
+    who = tuple(HorizonHolder(**holder) for holder in extra.get("holders", ()))
+    return f"  held back by {holders(Horizon(None, extra['horizon_age_seconds'], who))}"
 
 
 def _own_traceback(error: BaseException) -> str:
@@ -117,7 +130,7 @@ def extra_of(record: logging.LogRecord) -> dict[str, Any]:
 def is_news(record: logging.LogRecord) -> bool:
     """Tell whether a person wants to read the record: not of ticks that found nothing."""
     event, result = (getattr(record, field, None) for field in ("event", "result"))
-    return event != "tick_start" and (event, result) != ("tick_complete", "empty")
+    return event != "tick_start" and not (event == "tick_complete" and result in {"empty", "paused"})
 
 
 def set_up_logs(*, as_json: bool, verbose: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 try:
     import typer
@@ -18,8 +19,20 @@ from azure_functions_db.core.errors import DbError
 app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"azfdb {version('azure-functions-db')}")
+        raise typer.Exit
+
+
 @app.callback()
-def commands() -> None:
+def commands(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
     """Run, watch and repair database pollers of Azure Functions apps.
 
     Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage, 3 wrong configuration or unknown poller,

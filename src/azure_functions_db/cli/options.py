@@ -84,18 +84,24 @@ SUMMARIES = {
     "inspect": "Show a poller's state document.",
     "doctor": "Examine an app's sources, stores and schedules.",
     "tail": "Show what the next tick would deliver.",
+    "pause": "Let no instance of a poller tick.",
+    "resume": "Let a paused poller tick again.",
     "reset": "Move a poller's checkpoint.",
+    "forget": "Remove a poller's state.",
     "clone": "Give another poller this one's position.",
     "export": "Write a poller's state document as JSON.",
     "lease": "Break a poller's lease.",
     "backfill": "Deliver a stretch of the source again.",
-    "quarantine": "List, show, replay and drop bad rows.",
+    "replay": "Give a stretch of the source to the handler, without any state.",
+    "quarantine": "List, show, replay, drop and restore bad rows.",
     "outbox": "Make, show and prune an outbox.",
     "stream": "Create, drop and show what a source streams from.",
     "verify": "Compare the source with what was delivered.",
     "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }
-"""Each command's name, which is that of its module and of its function there, and what it does."""
+"""Each command's name, which is that of its function and, but for `_HOMES`, of its module; and what it does."""
+
+_HOMES = {"pause": "reset", "resume": "reset", "forget": "reset", "replay": "backfill"}
 
 VERBS = "azure_functions_db.verbs"
 
@@ -133,7 +139,7 @@ class Commands(TyperGroup):
 def _verb(name: str) -> Any:
     """Return the function or the Typer app behind a name: ours, else that of another package, else None."""
     if name in SUMMARIES:
-        return getattr(import_module(f"azure_functions_db.cli.{name}"), name)
+        return getattr(import_module(f"azure_functions_db.cli.{_HOMES.get(name, name)}"), name)
     others = [entry for entry in entry_points(group=VERBS) if entry.name == name]
     return others[0].load() if others else None
 

@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import grid, indented, pairs, stacked, text, tree, value
-from azure_functions_db.cli.options import BACKUPS, PLAIN, AppPlace, AsJson, BackupFolder, Yes, poller_names
+from azure_functions_db.cli.options import (
+    BACKUPS,
+    PLAIN,
+    AppName,
+    AppPlace,
+    AsJson,
+    BackupFolder,
+    StoreUrl,
+    Yes,
+    poller_names,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from azure_functions_db.core.types import QuarantinedRow
+    from azure_functions_db.operations.pollers import Pollers
     from azure_functions_db.operations.quarantine import Entry, ReplayReport
 
 quarantine = typer.Typer(name="quarantine", add_completion=False, **PLAIN)
@@ -61,17 +72,27 @@ class DropReport:
 
 @quarantine.callback()
 def _quarantine() -> None:
-    """List, show, replay and drop rows that a handler could not digest."""
+    """List, show, replay, drop and restore rows that a handler could not digest."""
 
 
 @quarantine.command("list")
 def list_(
-    poller: Poller = None, error: Error = None, app: AppPlace = None, sink: Sink = None, as_json: AsJson = False
+    poller: Poller = None,
+    error: Error = None,
+    app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
+    sink: Sink = None,
+    as_json: AsJson = False,
 ) -> None:
     """List quarantined rows, oldest first."""
     from azure_functions_db.cli.drawing import show
 
-    show(EntryList([entry.row for entry in _selected(app, sink, poller, (), error)]), _list_screen, as_json=as_json)
+    show(
+        EntryList([entry.row for entry in _selected(Target(app, store, app_name, sink), poller, (), error)]),
+        _list_screen,
+        as_json=as_json,
+    )
 
 
 @quarantine.command("show", short_help="Show one quarantined row.")
@@ -79,13 +100,15 @@ def show_(
     event_id: Annotated[str, typer.Argument(metavar="ID", help="The event's id, or its first characters.")],
     poller: Poller = None,
     app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
     sink: Sink = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one quarantined row: its error, its attempts and the event."""
     from azure_functions_db.cli.drawing import show
 
-    entry = _only(_selected(app, sink, poller, (event_id,), None), event_id)
+    entry = _only(_selected(Target(app, store, app_name, sink), poller, (event_id,), None), event_id)
     show(EntryDetail(entry.row), _detail_screen, as_json=as_json)
 
 
@@ -95,7 +118,10 @@ def replay_(
     all_: All = False,
     poller: Poller = None,
     error: Error = None,
+    refetch: Annotated[bool, typer.Option("--refetch", help="The rows as they are now, not as they were.")] = False,
     app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Give rows to the app's handler again, one by one; a row is removed when the handler has succeeded.
@@ -108,9 +134,9 @@ def replay_(
     from azure_functions_db.operations.quarantine import replay
 
     _check_some(ids, all_=all_)
-    entries = _selected(app, None, poller, tuple(ids or ()), error)
+    entries = _selected(Target(app, store, app_name), poller, tuple(ids or ()), error)
     with printed_aside():
-        report = replay(entries)
+        report = replay(entries, refetch=refetch)
     show(report, _replay_screen, as_json=as_json)
     raise typer.Exit(Exit.FAILED if report.failed else Exit.OK)
 
@@ -124,6 +150,8 @@ def drop_(
     yes: Yes = False,
     backups: BackupFolder = BACKUPS,
     app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
     sink: Sink = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,13 +161,40 @@ def drop_(
     from azure_functions_db.operations.quarantine import drop
 
     _check_some(ids, all_=all_)
-    entries = _selected(app, sink, poller, tuple(ids or ()), error)
+    entries = _selected(Target(app, store, app_name, sink), poller, tuple(ids or ()), error)
     rows = [entry.row for entry in entries]
     if not as_json:
         show(EntryList(rows), _list_screen, as_json=False)
     if rows:
         confirm(*sorted({row.poller_name for row in rows}), yes=yes)
     show(DropReport(rows, drop(entries, backups)), _drop_screen, as_json=as_json)
+
+
+@quarantine.command("restore", short_help="Take back rows that were dropped.")
+def restore_(
+    ids: Ids = None,
+    all_: All = False,
+    poller: Poller = None,
+    error: Error = None,
+    backups: BackupFolder = BACKUPS,
+    app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
+    sink: Sink = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put rows back into quarantine that were dropped within the last week, from the files that kept them."""
+    from azure_functions_db.cli.drawing import show
+    from azure_functions_db.operations.quarantine import Selection, restorable, restore
+    from azure_functions_db.operations.stores import sink_at
+
+    _check_some(ids, all_=all_)
+    rows = restorable(backups, Selection(poller, tuple(ids or ()), error))
+    if sink is None:
+        restore(rows, Target(app, store, app_name).pollers())
+    else:
+        sink_at(sink).put(rows)
+    show(EntryList(rows), _restore_screen, as_json=as_json)
 
 
 def _only(entries: list[Entry], event_id: str) -> Entry:
@@ -157,14 +212,28 @@ def _check_some(ids: list[str] | None, *, all_: bool) -> None:
         raise typer.BadParameter("name the rows by their ids, or say --all")
 
 
-def _selected(
-    app: str | None, sink: str | None, poller: str | None, ids: tuple[str, ...], error: str | None
-) -> list[Entry]:
-    from azure_functions_db.cli.apps import pollers_of
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whose quarantine is meant: an app's, or the one at a URL."""
+
+    app: str | None
+    store: str | None
+    app_name: str | None
+    sink: str | None = None
+
+    def pollers(self) -> Pollers:
+        """Return the pollers."""
+        from azure_functions_db.cli.apps import pollers_of
+
+        return pollers_of(self.app, self.store, self.app_name)
+
+
+def _selected(target: Target, poller: str | None, ids: tuple[str, ...], error: str | None) -> list[Entry]:
     from azure_functions_db.operations.quarantine import Selection, app_entries, entries_in, selected
     from azure_functions_db.operations.stores import sink_at
 
-    entries = app_entries(pollers_of(app), poller) if sink is None else entries_in(sink_at(sink), poller)
+    sink = target.sink
+    entries = app_entries(target.pollers(), poller) if sink is None else entries_in(sink_at(sink), poller)
     return selected(entries, Selection(poller, ids, error))
 
 
@@ -194,12 +263,18 @@ def _facts(row: QuarantinedRow) -> tuple[str, ...]:
 def _detail_screen(result: EntryDetail, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
     from azure_functions_db.operations.reports import jsonable
 
-    return tree(jsonable(result.row))
+    told = jsonable(result.row)
+    where = told.pop("traceback") or ""
+    return stacked(tree(told), text(where, lines=True))
 
 
 def _replay_screen(result: ReplayReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
     failures = [text(f"{event_id[:12]}: {reason}", "red") for event_id, reason in result.failed.items()]
     return stacked(*failures, text(f"{len(result.handled)} handled, {len(result.failed)} failed again."))
+
+
+def _restore_screen(result: EntryList, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    return text(f"{len(result.rows)} row(s) are in quarantine again.")
 
 
 def _drop_screen(result: DropReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from azure_functions_db.cli.options import AppPlace
 
 if TYPE_CHECKING:
     import logging
@@ -14,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    app: Annotated[str, typer.Argument(help="Directory of the function app, or its function_app.py.")] = ".",
+    place: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="Directory of the function app, or its function_app.py.")
+    ] = None,
+    app: AppPlace = None,
     once: Annotated[str | None, typer.Option(help="Call this function once and end.", metavar="NAME")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens inside, too.")] = False,
@@ -32,8 +38,10 @@ def run(
     from azure_functions_db.cli.logs import set_up_logs
     from azure_functions_db.operations.run import run_once
 
+    if place is not None and app not in {None, place, os.environ.get("AZFDB_APP")}:
+        raise typer.BadParameter("give the app once: as an argument or as --app")
     set_up_logs(as_json=as_json, verbose=verbose)
-    loaded = load_app(app)
+    loaded = load_app(place or app or ".")
     with hurried(hurry=False):  # its functions wait for the storage as they do in the host
         succeeded = asyncio.run(run_once(loaded, once) if once else _run_until_signalled(loaded))
     raise typer.Exit(Exit.OK if succeeded else Exit.FAILED)

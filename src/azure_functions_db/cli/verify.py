@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import number, position, stacked, text
-from azure_functions_db.cli.options import AppPlace, AsJson, PollerName
+from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +31,8 @@ def verify(
     ] = None,
     replay: Annotated[bool, typer.Option("--replay", help="Deliver what is missing to the app's handler.")] = False,
     app: AppPlace = None,
+    store: StoreUrl = None,
+    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the source with the delivered ledger, up to the checkpoint.
@@ -42,7 +44,7 @@ def verify(
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.verify import ledger_of, verify
 
-    poller = pollers_of(app).one(name)
+    poller = pollers_of(app, store, app_name).one(name)
     kept = ledger_of(poller, ledger)
     with printed_aside():
         report = verify(poller, kept, first=from_, share=sample, replay=replay, announce=Announcement())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AdapterCapability,
         Backlog,
         CheckpointJson,
+        CursorPart,
         CursorValue,
         FetchResult,
         Finding,
@@ -184,6 +185,14 @@ class TypesValues(NamesColumns, Protocol):
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""
+
+
+@runtime_checkable
+class ReadsRows(Protocol):
+    """A source that can look up a single row."""
+
+    def current_row(self, key: Mapping[str, CursorPart]) -> RawRecord | None:
+        """Return the row of a key as it is now; None where it is gone, or no row of this source any more."""
 
 
 @runtime_checkable

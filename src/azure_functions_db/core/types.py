@@ -311,3 +311,5 @@ class QuarantinedRow:
     attempts: int
     batch_id: str
     quarantined_at: dt.datetime
+    traceback: str | None = None
+    """Where the handler failed, without secrets; None where the row was only named."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError
-from azure_functions_db.core.serializers import deserialize_part, deserialize_position, serialize_part
-from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, SourceReported
+from azure_functions_db.core.errors import ConfigurationError, DbError, HandlerError, LeaseConflictError
+from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import deserialize_part, deserialize_position, json_safe, serialize_part
+from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, PollerPaused, RowQuarantined, SourceReported
 from azure_functions_db.core.types import Horizon, NullCursors
-from azure_functions_db.operations.handler import handler_of
+from azure_functions_db.operations.handler import deliver, handler_of
 from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.trigger.adapters import reading
+from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from azure_functions_db.core.ports import ChangeReader
     from azure_functions_db.core.signals import Signal
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
         CheckpointJson,
         CursorPart,
         FetchResult,
+        Pause,
         SourceDescriptor,
     )
     from azure_functions_db.operations.handler import Handler
     from azure_functions_db.operations.pollers import Poller, Pollers
+    from azure_functions_db.trigger.events import RowChange
 
 _NOTE = "backfill"
 # A tick ends when the range does; its lease is kept alive meanwhile.
@@ -133,6 +138,10 @@ class BackfillReport:
     live_poller: str
     rows: int
     seconds: float
+    quarantined: int = 0
+    """How many of the rows were put aside."""
+    keeps_state: bool = False
+    """Whether its state is still there."""
 
 
 class Backfill:
@@ -149,20 +158,30 @@ class Backfill:
         self._announce: Callable[[Horizon], object] = lambda _horizon: None
         self._horizon: Horizon | None = None
         self._skipped = False
+        self._pause: Pause | None = None
+        self._quarantined = 0
 
     def count_left(self) -> int:
         """Return how many rows are still to be delivered."""
         return self._source.count_changes(self._checkpoint)
 
     def run(
-        self, rate: float | None, advance: Callable[[int], object], announce: Callable[[Horizon], object]
+        self,
+        rate: float | None,
+        advance: Callable[[int], object],
+        announce: Callable[[Horizon], object],
+        *,
+        keep: bool = False,
     ) -> BackfillReport:
-        """Deliver what is left of the range, at most so many rows a second; tell of each batch and of each wait."""
+        """Deliver what is left of the range, at most so many rows a second; tell of each batch and of each wait.
+
+        Its state is removed when it is complete, unless it is to be kept.
+        """
         began = time.monotonic()
         self._advance, self._announce = advance, announce
         trigger, handler = self._trigger(rate), Paced(handler_of(self._live.defined), rate)
         self._begin()
-        while not self._skipped and self._goes_on(trigger, handler):
+        while not self._skipped and self._pause is None and self._goes_on(trigger, handler):
             pass
         if self._skipped:
             raise LeaseConflictError(
@@ -170,7 +189,22 @@ class Backfill:
                 f"or at once with: azfdb lease break {self._name} --force",
                 poller_name=self._name,
             )
-        return BackfillReport(self._name, self._live.name, self._rows, round(time.monotonic() - began, 3))
+        if self._pause is not None:
+            raise ConfigurationError(
+                f"The backfill {self._name!r} is paused by {self._pause.by}: azfdb resume {self._name}"
+            )
+        seconds = round(time.monotonic() - began, 3)
+        kept = keep or not self._clear_up()
+        return BackfillReport(self._name, self._live.name, self._rows, seconds, self._quarantined, kept)
+
+    def _clear_up(self) -> bool:
+        """Remove the state of a backfill that is complete; tell whether it is gone."""
+        if not self._live.shows_documents:
+            return False
+        with suppress(DbError):  # the work is done, whatever becomes of what it leaves
+            self._live.documents.forget(self._name)
+            return True
+        return False
 
     def notice(self, signal: Signal) -> None:
         """Take note of what a tick did."""
@@ -182,6 +216,10 @@ class Backfill:
                 self._horizon = horizon
             case LeaseSkipped():
                 self._skipped = True
+            case PollerPaused():
+                self._pause = signal.pause
+            case RowQuarantined():
+                self._quarantined += 1
 
     def _begin(self) -> None:
         """Note the range before anything is delivered: whatever becomes of the first batch, this backfill goes on."""
@@ -202,7 +240,7 @@ class Backfill:
         if _tick(trigger, handler):
             return True
         horizon, checkpoint = self._horizon, self._live.store.load_checkpoint(self._name)
-        if horizon is None or self._skipped or not is_held_back(self._source, horizon, checkpoint):
+        if horizon is None or self._skipped or self._pause or not is_held_back(self._source, horizon, checkpoint):
             return False
         self._announce(horizon)
         time.sleep(_PAUSE)
@@ -306,3 +344,48 @@ def _live_cursor(live: Poller) -> CursorPart:
 def is_held_back(source: Any, horizon: Horizon | None, checkpoint: CheckpointJson) -> bool:
     """Tell whether rows follow a checkpoint that running transactions keep from being read."""
     return horizon is not None and source.count_changes(checkpoint, 1) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRange:
+    """What was given to a handler once more, outside any tick."""
+
+    poller: str
+    rows: int
+
+
+def replay_range(poller: Poller, first: str, last: str, announce: Callable[[Horizon], object]) -> ReplayedRange:
+    """Give the rows from one cursor value to another to the app's handler, in batches; no state is read or written."""
+    source: Any = poller.defined.settings.source
+    check_ranges(source)
+    ends = [cursor_from(text, None, None, source) for text in (first, last)]
+    rows = 0
+    for batch in range_batches(poller, source.ranged(*ends), {}, poller.defined.settings.batch_size, announce):
+        try:
+            deliver(poller.defined, batch)
+        except Exception as error:
+            raise HandlerError(
+                f"The handler failed after {rows} row(s), at a batch that begins with {json_safe(batch[0].cursor)}: "
+                f"{type(error).__name__}: {masked_words(error)}"
+            ) from error
+        rows += len(batch)
+    return ReplayedRange(poller.name, rows)
+
+
+def range_batches(
+    poller: Poller, source: Any, checkpoint: CheckpointJson, limit: int, announce: Callable[[Horizon], object]
+) -> Iterator[list[RowChange]]:
+    """Give the events of all rows after a checkpoint; what running transactions hold back is waited for."""
+    settings = poller.defined.settings
+    more = True
+    with reading(source) as reader:
+        while more:
+            result = reader.fetch_changes(checkpoint, limit)
+            if result.records:
+                yield normalized(
+                    settings.normalizer, result.records, settings.source.source_descriptor, {"replayed": True}
+                )
+            checkpoint, more = result.next_checkpoint, bool(result.more)
+            if not more and result.horizon is not None and is_held_back(source, result.horizon, checkpoint):
+                announce(result.horizon)
+                more = True

@@ -51,13 +51,15 @@ def examine(pollers: Iterable[Poller]) -> Health:
 
 
 def _findings(poller: Poller) -> Iterator[Finding]:
-    definition = poller.defined
-    yield from _checked("source", lambda: _source(definition))
+    definition = poller.definition
+    if definition is not None:
+        yield from _checked("source", lambda: _source(definition))
     yield from _checked("state", lambda: _state(poller))
     yield from _checked("storage clock", lambda: [_storage_clock(poller)])
     yield from _checked("quarantine", lambda: [_quarantine(poller)])
-    yield from _outputs(definition)
-    yield from _checked("requests", lambda: [_requests(definition)])
+    if definition is not None:
+        yield from _outputs(definition)
+        yield from _checked("requests", lambda: [_requests(definition)])
 
 
 def _checked(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -90,7 +92,7 @@ def _state(poller: Poller) -> Iterator[Finding]:
         return
     yield Finding("state", "ok", "readable")
     yield from _ticks(poller)
-    if document["source_fingerprint"] not in poller.fingerprints:
+    if poller.definition is not None and document["source_fingerprint"] not in poller.fingerprints:
         yield Finding(
             "fingerprint",
             "error",

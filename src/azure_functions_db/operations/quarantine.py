@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import NamesColumns, TypesValues
+from azure_functions_db.core.ports import NamesColumns, ReadsRows, TypesValues
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import parsed_json
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.pollers import UnknownPollerError
-from azure_functions_db.operations.reset import saved
+from azure_functions_db.operations.reset import backups_in, saved
+from azure_functions_db.quarantine.entry import oldest_first, row_of
 from azure_functions_db.trigger.events import RowChange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from azure_functions_db.core.ports import QuarantineSink
     from azure_functions_db.core.types import QuarantinedRow
     from azure_functions_db.operations.pollers import Definition, Poller, Pollers
+
+
+# How long dropped rows can be restored.
+_RESTORABLE = dt.timedelta(days=7)
+# A row may hold a document of its own.
+_DEEPEST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +62,11 @@ class Selection:
         by_id = not self.ids or any(row.event_id.startswith(prefix) for prefix in self.ids)
         return by_id and self.error in {None, row.error_type} and self.poller in {None, row.poller_name}
 
-    def check(self, entries: Sequence[Entry]) -> None:
+    def check(self, rows: Iterable[QuarantinedRow]) -> None:
         """Refuse an id that means no row, or more than one."""
+        ids = {row.event_id for row in rows}
         for prefix in self.ids:
-            meant = {entry.row.event_id for entry in entries if entry.row.event_id.startswith(prefix)}
+            meant = {event_id for event_id in ids if event_id.startswith(prefix)}
             if not meant:
                 raise UnknownPollerError(f"No quarantined row has an id that begins with {prefix!r}")
             if len(meant) > 1:
@@ -84,7 +94,7 @@ def entries_of(pollers: Sequence[Poller], name: str | None) -> list[Entry]:
 
 def selected(entries: Sequence[Entry], selection: Selection) -> list[Entry]:
     """Return those of the rows that are meant."""
-    selection.check(entries)
+    selection.check(entry.row for entry in entries)
     return [entry for entry in entries if selection.takes(entry.row)]
 
 
@@ -114,14 +124,17 @@ class ReplayReport:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def replay(entries: Sequence[Entry]) -> ReplayReport:
-    """Give each row to its handler; one that is handled leaves the quarantine, which is tried first."""
+def replay(entries: Sequence[Entry], *, refetch: bool = False) -> ReplayReport:
+    """Give each row to its handler; one that is handled leaves the quarantine, which is tried first.
+
+    With ``refetch`` the handler gets the row as it is now, not as it was put aside.
+    """
     for entry in {(id(entry.sink), entry.row.poller_name): entry for entry in entries}.values():
         entry.check_removable()
     report = ReplayReport()
     for entry in entries:
         try:
-            deliver(_definition(entry), [event_of(entry)])
+            deliver(_definition(entry), [_present(entry) if refetch else event_of(entry)])
         except Exception as error:  # noqa: BLE001 - whatever the handler raises; it is reported
             report.failed[entry.row.event_id] = f"{type(error).__name__}: {masked_words(error)}"
         else:
@@ -145,6 +158,51 @@ def event_of(entry: Entry) -> RowChange:
         written["after"] and _revived(source, written["after"]),
         {"consumer": settings.consumer, **written["metadata"], "attempt": entry.row.attempts + 1, "replayed": True},
     )
+
+
+def _present(entry: Entry) -> RowChange:
+    """Return the event with the row as it is now."""
+    event, source = event_of(entry), _definition(entry).settings.source
+    if not isinstance(source, ReadsRows):
+        raise ConfigurationError(f"A {type(source).__name__} cannot look up a single row")
+    row = source.current_row(event.pk)
+    if row is None:
+        raise ConfigurationError("the row is not there any more, or no longer one of the source: drop it")
+    cursor = row[source.cursor_column] if isinstance(source, NamesColumns) else event.cursor
+    return RowChange(event.event_id, event.op, event.source, cursor, event.pk, event.before, row, event.metadata)
+
+
+def restorable(folder: Path, selection: Selection) -> list[QuarantinedRow]:
+    """Return the rows that were dropped within the last week and are meant, as their files have them."""
+    rows: dict[tuple[str, str], QuarantinedRow] = {}
+    for path in backups_in(folder, "quarantine", _RESTORABLE):
+        for row in _rows_in(path):
+            rows.setdefault((row.poller_name, row.event_id), row)  # the newest file comes first
+    selection.check(rows.values())
+    return oldest_first([row for row in rows.values() if selection.takes(row)])
+
+
+def restore(rows: Sequence[QuarantinedRow], pollers: Pollers) -> None:
+    """Put dropped rows back into the quarantines of the pollers that would take them again."""
+    every = pollers.all()
+    sinks = [_sink_for(row, every) for row in rows]
+    for row, sink in zip(rows, sinks, strict=True):
+        sink.put([row])
+
+
+def _sink_for(row: QuarantinedRow, pollers: Sequence[Poller]) -> QuarantineSink:
+    taker = _taker(row, pollers)
+    if taker is None or taker.settings.quarantine is None:
+        raise ConfigurationError(f"No quarantine of the app is for rows of {row.poller_name!r}: give --quarantine URL")
+    return taker.settings.quarantine
+
+
+def _rows_in(path: Path) -> list[QuarantinedRow]:
+    try:
+        written = parsed_json(path.read_bytes(), _DEEPEST)
+        return [row_of(row, str(path)) for row in written] if isinstance(written, list) else []
+    except (OSError, ValueError, TypeError) as failure:
+        raise ConfigurationError(f"The dropped rows in {path} cannot be read: {failure}") from None
 
 
 def _revived(source: Any, row: Mapping[str, Any]) -> dict[str, Any]:

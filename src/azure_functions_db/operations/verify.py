@@ -10,12 +10,10 @@ from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import deserialize_position, json_safe
 from azure_functions_db.ledger import DeliveredLedger, position_of
-from azure_functions_db.operations.backfill import is_held_back
+from azure_functions_db.operations.backfill import range_batches
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.positions import check_ranges, cursor_from
 from azure_functions_db.operations.stores import database_at
-from azure_functions_db.trigger.adapters import reading
-from azure_functions_db.trigger.normalizers import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,8 +105,10 @@ def _due_pages(poller: Poller, first: str | None, share: float, announce: Announ
         return
     source = _range_of(poller, first, checkpoint)
     # Rows with the checkpoint's own cursor value and a higher key are still to come.
-    ahead = {position_of(event) for page in _pages(poller, source, checkpoint, announce) for event in page}
-    for page in _pages(poller, _sampled(source, share), {}, announce):
+    ahead = {
+        position_of(event) for page in range_batches(poller, source, checkpoint, _PAGE, announce) for event in page
+    }
+    for page in range_batches(poller, _sampled(source, share), {}, _PAGE, announce):
         yield [event for event in page if position_of(event) not in ahead]
 
 
@@ -122,17 +122,3 @@ def _range_of(poller: Poller, first: str | None, checkpoint: CheckpointJson) -> 
 def _sampled(source: Any, share: float) -> Any:
     count = round(1 / share)
     return source if count == 1 else source.partitioned(secrets.randbelow(count), count)
-
-
-def _pages(poller: Poller, source: Any, checkpoint: CheckpointJson, announce: Announce) -> Iterator[list[RowChange]]:
-    """Give all rows after a checkpoint; what running transactions hold back is waited for."""
-    settings = poller.defined.settings
-    more = True
-    with reading(source) as reader:
-        while more:
-            result = reader.fetch_changes(checkpoint, _PAGE)
-            yield normalized(settings.normalizer, result.records, settings.source.source_descriptor, {"verified": True})
-            checkpoint, more = result.next_checkpoint, bool(result.more)
-            if not more and result.horizon is not None and is_held_back(source, result.horizon, checkpoint):
-                announce(result.horizon)
-                more = True

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 # A row may hold a document of its own: as deep as could be written.
 _DEEPEST_ROW = 1_000
 _LABELS = ("poller_name", "event_id", "error_type", "batch_id")
-_NAMES = [entry.name for entry in fields(QuarantinedRow)]
+_NAMES = [entry.name for entry in fields(QuarantinedRow) if entry.name != "traceback"]
+
+
+def row_of(written: Any, where: str) -> QuarantinedRow:
+    """Return the row of a JSON object, such as one in a file of dropped rows."""
+    return decoded(json.dumps(written), where, lambda _row: True)
 
 
 def encoded(row: QuarantinedRow) -> str:
     """Return the row as JSON."""
     written = {name: getattr(row, name) for name in _NAMES}
-    return json.dumps(written | {"quarantined_at": datetime_text(row.quarantined_at)}, indent=2, allow_nan=False)
+    written |= {"quarantined_at": datetime_text(row.quarantined_at), "traceback": row.traceback}
+    return json.dumps(written, indent=2, allow_nan=False)
 
 
 def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], bool]) -> QuarantinedRow:
@@ -32,7 +38,8 @@ def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], b
         written: dict[str, Any] = parsed_json(text, _DEEPEST_ROW)
         _check(written)
         row = QuarantinedRow(
-            **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])}
+            **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])},
+            traceback=written.get("traceback"),
         )
         if not belongs(row):
             raise _refusal(where, "is the entry of another poller or event than its place says")
@@ -45,7 +52,7 @@ def _check(written: dict[str, Any]) -> None:
     texts = (written["error"], *(written[name] for name in _LABELS))
     if not (all(isinstance(text, str) for text in texts) and is_count(written["attempts"])):
         raise TypeError
-    if not isinstance(written["event"], dict):
+    if not isinstance(written["event"], dict) or not isinstance(written.get("traceback"), str | None):
         raise TypeError
 
 

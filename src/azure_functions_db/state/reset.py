@@ -69,6 +69,14 @@ class Resets:
 
         return self._rewrite(poller_name, restored, force=force)
 
+    def reset_to(self, poller_name: str, checkpoint: CheckpointJson, *, force: bool = False) -> StateChange:
+        """Continue from a position that the poller's own source has given."""
+        return self._rewrite(
+            poller_name,
+            lambda current: Document(poller_name, checkpoint, source_fingerprint=current.source_fingerprint),
+            force=force,
+        )
+
     def reset_to_cursor(
         self, poller_name: str, value: CursorPart, pk: Mapping[str, CursorPart], *, force: bool = False
     ) -> StateChange:

@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from azure_functions_db.core.errors import SerializationError
+from azure_functions_db.core.errors import SerializationError, traceback_text
 from azure_functions_db.core.secrets import masked, masked_words, shortened
 from azure_functions_db.core.serializers import datetime_text, json_safe, timestamp
 from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
@@ -139,6 +139,7 @@ RATE_SECONDS = 300
 
 # What is told of the place of a batch: enough to find its rows.
 _LONGEST_FIRST = 200
+_LONGEST_TRACEBACK = 8_000
 
 
 @dataclass(frozen=True)
@@ -375,11 +376,20 @@ class Batch:
                 attempts=self.attempts,
                 batch_id=self.id,
                 quarantined_at=at,
+                traceback=_traceback_of(reason),
             )
             for event, reason in (
                 (event, culprits[event.event_id]) for event in self.events if event.event_id in culprits
             )
         ]
+
+
+def _traceback_of(reason: Reason) -> str | None:
+    """Return where a handler failed; of a long traceback its end, which tells most."""
+    if isinstance(reason, str) or reason.__traceback__ is None:
+        return None
+    told = traceback_text(reason)
+    return told if len(told) <= _LONGEST_TRACEBACK else f"…{told[-_LONGEST_TRACEBACK:]}"
 
 
 def _failure_in(noted: Any) -> Failure | None:

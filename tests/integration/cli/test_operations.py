@@ -199,7 +199,8 @@ def test_quarantined_rows(any_shop: Shop) -> None:
     assert shop.azfdb("quarantine", "replay", first, "--json").json["handled"] == [first]
     assert f"2 {first}" in (shop.folder / "handled.txt").read_text(), "a replayed event keeps its id"
 
-    assert shop.azfdb("backfill", "orders", "--as", "again", REFUSED="4", MAX_ATTEMPTS="1").code == 0
+    filled = shop.azfdb("backfill", "orders", "--as", "again", REFUSED="4", MAX_ATTEMPTS="1")
+    assert "1 of them in quarantine (azfdb quarantine list --poller again)" in filled.out
     of_backfill = shop.azfdb("quarantine", "list", "--poller", "again", "--json").json["rows"]
     assert [row["event"]["pk"]["id"] for row in of_backfill] == [4]
     shop.azfdb("backfill", "orders", "--as", "third", REFUSED="4", MAX_ATTEMPTS="1")
@@ -234,7 +235,8 @@ def test_a_backfill_goes_on_after_a_kill_and_leaves_the_live_poller_alone(any_sh
     assert set(shop.handled) == set(range(2, 11)), "up to where the live poller was when it was begun"
     assert shop.handled.count(5) == 1, "what was committed does not come again"
     assert shop.document() == live
-    assert shop.azfdb(*command).json["rows"] == 0
+    assert not done.json["keeps_state"]
+    assert shop.azfdb("inspect", "again").code == 3, "it leaves no state behind"
 
 
 def test_a_backfill_whose_first_batch_failed_goes_on(any_shop: Shop) -> None:

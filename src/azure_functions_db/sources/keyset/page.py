@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import FetchError, SerializationError
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import (
+    BEGINNING,
     MOST_ROWS,
     NO_LAYOUT,
     Bound,
@@ -230,6 +231,15 @@ def _salvage(connection: Connection, plan: Plan, bound: Bound | None) -> Salvage
         return _through_sqlalchemy(connection, statement, plan.parameters(start, bound))
 
     return Salvage(plan, read_page, read_row)
+
+
+def current_row(connection: Connection, plan: Plan, key: Mapping[str, Any]) -> list[RawRecord]:
+    """Return the row of a key as it is now; none where it is gone, or no row of the source any more."""
+    conditions = [plan.shape.column(name) == value for name, value in key.items()]
+    statement = plan.page(BEGINNING).where(*conditions)
+    parameters = {**plan.parameters(BEGINNING), LIMIT: 1}
+    header, rows = _through_sqlalchemy(connection, statement, parameters)
+    return plan.records(header, rows)
 
 
 def _plain_rows(

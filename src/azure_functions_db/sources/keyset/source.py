@@ -14,7 +14,7 @@ from azure_functions_db.core.former import former_arguments, warn_of
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined, share_columns_of
-from azure_functions_db.sources.keyset.page import read_page
+from azure_functions_db.sources.keyset.page import current_row, read_page
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,
     described,
@@ -42,7 +42,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import Backlog, CheckpointJson, CursorValue, FetchResult, Finding, RawRecord
+    from azure_functions_db.core.types import (
+        Backlog,
+        CheckpointJson,
+        CursorPart,
+        CursorValue,
+        FetchResult,
+        Finding,
+        RawRecord,
+    )
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.horizon import Grade, Watch
     from azure_functions_db.sources.keyset.plan import Plan
@@ -320,6 +328,11 @@ class SqlAlchemySource:
         """Return how many rows follow the checkpoint; counting stops at ``most``."""
         with reading(self.name), self._relation.connected() as (plan, connection):
             return counted(connection, plan, self._relation.position(plan, checkpoint, connection), most)
+
+    def current_row(self, key: Mapping[str, CursorPart]) -> RawRecord | None:
+        """Return the row of a key as it is now; None where it is gone, or no row of this source any more."""
+        with reading(self.name), self._relation.connected() as (plan, connection):
+            return next(iter(current_row(connection, plan, key)), None)
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many rows follow the checkpoint, the age of the oldest, and who holds them back."""
