@@ -248,7 +248,7 @@ def record_status(folder: Path) -> None:
         with _running([AZFDB, "run"], folder):
             time.sleep(4)
             watch = [str(AZFDB), "status", "--app", ".", "--watch", "--every", "1"]
-            recording = Recording(120, 30).run(watch, folder, seconds=12)
+            recording = Recording(100, 40).run(watch, folder, seconds=12)
     picture = drawn(recording, "azfdb status --watch", "Three pollers: one is fine, one has put rows aside, one fails")
     (ASSETS / "status.svg").write_text(picture)
 

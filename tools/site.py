@@ -137,15 +137,14 @@ def _opening(page: Path) -> str:
 
 
 def wanted() -> dict[Path, str]:
-    """Return every file that is made here, with what it should hold."""
+    """Return every page with such places, with what it should hold."""
     pages = {page: page.read_text() for page in sorted(DOCS.rglob("*.md"))}
-    made = {page: filled(text) for page, text in pages.items() if PLACE.search(text)}
-    return made | {DOCS / "llms.txt": llms()}
+    return {page: filled(text) for page, text in pages.items() if PLACE.search(text)}
 
 
 def stale() -> list[Path]:
-    """Return the files that do not hold what they should."""
-    return [path for path, text in wanted().items() if not path.is_file() or path.read_text() != text]
+    """Return the pages that do not say what they should."""
+    return [path for path, text in wanted().items() if path.read_text() != text]
 
 
 def main() -> int:
@@ -153,9 +152,9 @@ def main() -> int:
         for path in stale():
             print(f"{path.relative_to(CHECKOUT)} is out of date: run `make docs`")
         return 1 if stale() else 0
-    for _ in range(2):  # llms.txt tells what the pages say
-        for path, text in wanted().items():
-            path.write_text(text)
+    for path, text in wanted().items():
+        path.write_text(text)
+    (DOCS / "llms.txt").write_text(llms())
     return 0
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from azure_functions_db.core import signals
 from azure_functions_db.core.signals import Stage
 from tests.docs.pages import CHECKOUT
 from tools import site
+from tools.record import COLOURS, Recording, drawn
 
 DOCS = CHECKOUT / "docs"
 EXTRAS = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -111,8 +113,22 @@ def test_pictures_are_readable_in_dark_mode(picture: Path) -> None:
     assert 'fill="#16181d"' in drawn or "prefers-color-scheme: dark" in drawn
 
 
+def test_a_recording_shows_what_the_terminal_showed(tmp_path: Path) -> None:
+    script = r"printf '\033[1;31mfailed\033[0m  <a & b>'"
+    recording = Recording(40, 5).run(["/bin/sh", "-c", script], tmp_path)
+    picture = ET.fromstring(drawn(recording, "sh", "a line"))
+    last = list(picture.iter("{http://www.w3.org/2000/svg}g"))[-1]
+    told = [(part.text, part.get("fill"), part.get("font-weight")) for part in last]
+    assert told == [("failed", COLOURS["red"], "700"), ("<a & b>", COLOURS["default"], None)]
+
+
 def test_what_pages_say_about_the_code_is_up_to_date() -> None:
     assert site.stale() == []
+
+
+def test_readers_that_are_programs_are_told_of_every_page() -> None:
+    listed = PAGE.findall((CHECKOUT / "mkdocs.yml").read_text())
+    assert re.findall(r"^- \[[^]]+\]\((\S+)\): \S", site.llms(), re.MULTILINE) == listed
 
 
 def test_the_place_of_a_page_that_is_out_of_date_is_filled_anew() -> None:
