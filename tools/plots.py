@@ -5,16 +5,13 @@ A bar is the ratio of our time to the time of what it is compared with; the line
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from tools.site import slug
+from tools.site import measured, slug
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-RESULTS = CHECKOUT / "benchmarks" / "results.jsonl"
 ASSETS = CHECKOUT / "docs" / "assets"
 WIDTH, LABEL, BAR, TOP = 860, 230, 22, 64
 STYLE = (
@@ -23,16 +20,6 @@ STYLE = (
     "@media (prefers-color-scheme: dark){text{fill:#e4e7ee}.quiet{fill:#a2a9b8}.ground{fill:#1b1d24}"
     ".better{fill:#51cf66}.worse{fill:#ffa94d}.one{stroke:#c3c8d4}.value{stroke:#1b1d24}}"
 )
-
-
-def measured() -> dict[str, list[dict[str, Any]]]:
-    """Return the measurements that have a ratio, by the name of their benchmark."""
-    found = defaultdict(list)
-    for line in RESULTS.read_text().splitlines():
-        measurement = json.loads(line)
-        if measurement.get("ratio") is not None:
-            found[measurement["benchmark"]].append(measurement)
-    return dict(found)
 
 
 def plot(name: str, measurements: list[dict[str, Any]]) -> str:

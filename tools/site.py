@@ -96,11 +96,21 @@ def glossary() -> str:
 
 def benchmarks() -> str:
     """Return the plots that were drawn of the measurements, with the day of the measurement."""
-    lines = [json.loads(line) for line in (CHECKOUT / "benchmarks" / "results.jsonl").read_text().splitlines()]
-    names = list(dict.fromkeys(line["benchmark"] for line in lines))
-    days = sorted({line["measured"] for line in lines})
-    pictures = [f"![{name}, beside the driver](../assets/benchmark-{slug(name)}.svg)\n" for name in names]
+    plots = measured()
+    days = sorted({line["measured"] for lines in plots.values() for line in lines})
+    pictures = [f"![{name}: our time beside the other's](../assets/benchmark-{slug(name)}.svg)\n" for name in plots]
     return "\n".join([f"Measured on {' and '.join(days)}.\n", *pictures])
+
+
+def measured() -> dict[str, list[dict[str, Any]]]:
+    """Return the ratios that were measured, by what was done; what stands behind its name tells beside whom."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in (CHECKOUT / "benchmarks" / "results.jsonl").read_text().splitlines():
+        measurement = json.loads(line)
+        name, beside, other = measurement["benchmark"].partition(", beside ")
+        if measurement.get("ratio") is not None:
+            found.setdefault(name, []).append({**measurement, "case": measurement["case"] + beside + other})
+    return found
 
 
 def slug(name: str) -> str:
