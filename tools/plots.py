@@ -13,7 +13,7 @@ from tools.site import measured, slug
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ASSETS = CHECKOUT / "docs" / "assets"
-WIDTH, LABEL, BAR, TOP = 860, 230, 22, 64
+WIDTH, LABEL, BAR, TOP = 860, 330, 22, 64
 STYLE = (
     "text{fill:#1f2937}.quiet{fill:#6b7280}.ground{fill:#fff}.better{fill:#2b8a3e}.worse{fill:#e67700}"
     ".one{stroke:#1f2937}.value{stroke:#fff;stroke-width:4;paint-order:stroke}"

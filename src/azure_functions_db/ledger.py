@@ -85,7 +85,8 @@ class LedgerTable(OwnTable):
         limit = datetime_text(self._clock() - older_than)
         with self.failures(), begun(self.engine) as connection:
             self.ensure()
-            return int(connection.execute(delete(self.table).where(self.table.c[NOTED_AT] < limit)).rowcount)
+            pruned = connection.execute(delete(self.table).where(self.table.c[NOTED_AT] < limit)).rowcount
+            return max(0, int(pruned))  # mssql-python says -1 for none
 
     @contextmanager
     def failures(self) -> Iterator[None]:
@@ -112,8 +113,20 @@ def _insert_new(table: Table, dialect: str) -> Executable:
             # IGNORE would also cut a text that is too long, and the event it stands for would never be found again.
             as_it_is = {NOTED_AT: table.c[NOTED_AT]}
             return mysql.insert(table).on_duplicate_key_update(as_it_is)
+        case "mssql":
+            return _insert_unless_there(table)
         case _:
             raise WriteError(f"A ledger cannot be kept in a {dialect} database")
+
+
+def _insert_unless_there(table: Table) -> Executable:
+    """Return the insert of SQL Server: the row is looked for under a lock that keeps others from adding it."""
+    from sqlalchemy import bindparam, exists, insert, select
+
+    given = {column.name: bindparam(column.name, type_=column.type) for column in table.columns}
+    same = [column == given[column.name] for column in table.primary_key.columns]
+    there = select(table).with_hint(table, "WITH (UPDLOCK, HOLDLOCK)", "mssql").where(*same)
+    return insert(table).from_select(list(given), select(*given.values()).where(~exists(there)))
 
 
 E = TypeVar("E", bound="Event")

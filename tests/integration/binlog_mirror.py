@@ -13,11 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db import DbConfig, FetchError, MySqlBinlogSource
+from azure_functions_db import DbConfig, FetchError, MySqlBinlogSource, SqlServerChangeTrackingSource
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import Change
 
+Source = MySqlBinlogSource | SqlServerChangeTrackingSource
 SCHEMA = """
     CREATE TABLE IF NOT EXISTS mirror (id INTEGER PRIMARY KEY, version INTEGER);
     CREATE TABLE IF NOT EXISTS delivered (
@@ -29,9 +30,7 @@ PAGES = 20
 
 
 def main(url: str, file: str, stop: str) -> None:
-    source = MySqlBinlogSource(
-        db_config=DbConfig(connection_url=url, connect_args={"ssl_disabled": True}), tables=["soaked"]
-    )
+    source = source_of(url)
     with closing(sqlite3.connect(file, isolation_level=None)) as place:
         place.executescript(SCHEMA)
         while True:
@@ -46,7 +45,14 @@ def main(url: str, file: str, stop: str) -> None:
                 return
 
 
-def tick(source: MySqlBinlogSource, place: sqlite3.Connection) -> int:
+def source_of(url: str) -> Source:
+    if url.startswith("mssql"):
+        return SqlServerChangeTrackingSource(url=url, table="soaked")
+    config = DbConfig(connection_url=url, connect_args={"ssl_disabled": True})
+    return MySqlBinlogSource(db_config=config, tables=["soaked"])
+
+
+def tick(source: Source, place: sqlite3.Connection) -> int:
     """Read some pages; each is applied, and only then its checkpoint is written, in a transaction of its own."""
     taken = 0
     with closing(source.open()) as reader:

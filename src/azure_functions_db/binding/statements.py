@@ -79,7 +79,8 @@ class Words:
 
     def placeholder(self, index: int) -> str:
         """Return what stands for the value of this index."""
-        match self.dialect.paramstyle:
+        # Of its two styles, this driver takes values by their place in the one that it does not name.
+        match "qmark" if self.dialect.driver == "mssqlpython" else self.dialect.paramstyle:
             case "qmark":
                 return "?"
             case "format" | "pyformat":

@@ -129,12 +129,21 @@ def _execute(connection: Connection, statement: Statement, rows: Iterator[Values
             case "psycopg" | "pysqlite":
                 cursor.executemany(statement.sql, rows)
             case "pyodbc":
-                cursor.fast_executemany = True
+                cursor.fast_executemany = _is_microsofts(connection)
                 cursor.executemany(statement.sql, list(rows))
             case _:
                 cursor.executemany(statement.sql, [statement.arranged(row) for row in rows])
     finally:
         cursor.close()
+
+
+def _is_microsofts(connection: Connection) -> bool:
+    """Tell whether the ODBC driver is Microsoft's own; with FreeTDS, arrays of parameters end the process."""
+    raw: Any = connection.connection.dbapi_connection
+    return "msodbcsql" in str(raw.getinfo(_ODBC_DRIVER_NAME)).lower()
+
+
+_ODBC_DRIVER_NAME = 6
 
 
 def _repeated(sql: str, words: Words, width: int, count: int) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from azure_functions_db.core.errors import (
+    Code,
     ConfigurationError,
     CursorSerializationError,
     DbConnectionError,
@@ -14,7 +15,16 @@ from azure_functions_db.core.errors import (
     PollerError,
     SourceConfigurationError,
 )
-from azure_functions_db.sql.failures import code_of, is_connection_failure, is_schema_change, is_transient
+from azure_functions_db.sql.failures import (
+    LOGIN_REFUSED,
+    code_of,
+    is_connection_failure,
+    is_forbidden,
+    is_login_failure,
+    is_schema_change,
+    is_transient,
+    server_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 
 # Syntax errors, unknown names and missing rights: trying again changes nothing.
 _MYSQL_DEFINITION = {1052, 1054, 1064, 1109, 1142, 1143, 1146, 1248, 1305}
+_SQL_SERVER_DEFINITION = {102, 105, 156, 195, 207, 208, 229, 230, 297, 300, 4104, 22104, 22105}
 _DUCKDB_DEFINITION = {"BinderException", "CatalogException", "ParserException", "PermissionException"}
 _SQLITE_DEFINITION = re.compile(
     r"syntax error|no such|unknown database|unrecognized token|incomplete input|ambiguous column", re.IGNORECASE
@@ -55,9 +66,7 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
         case PollerError():
             raise error
         case ConfigurationError():
-            raise SourceConfigurationError(
-                f"Source {source!r}: {error}", source=source, table=error.table, setting=error.setting
-            ) from None
+            raise SourceConfigurationError.of(error, source) from None
         case DbConnectionError():
             raise FetchError(f"Source {source!r}: {error}", source=source, transient=True) from error
         case CursorSerializationError():
@@ -66,18 +75,31 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
             raise _translated(source, error) from error
         case SQLAlchemyError():
             raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
+        case OverflowError():  # SQLite's driver raises it as it is
+            raise FetchError(
+                f"Source {source!r}: a value is larger than the database can hold: {error}", source=source
+            ) from error
         case _:
             raise error
 
 
 def _translated(source: str, error: DBAPIError) -> PollerError:
     reason = _reason(error)
+    if is_login_failure(error):
+        return FetchError(f"Source {source!r}: {LOGIN_REFUSED}: {reason}", source=source, code=Code.LOGIN_REFUSED)
+    if is_forbidden(error):
+        return SourceConfigurationError(
+            f"Source {source!r}: this login lacks a right, GRANT it: {reason}", source=source, code=Code.RIGHT_MISSING
+        )
     if _is_definition_fault(error):
         return SourceConfigurationError(f"Source {source!r} does not fit its database: {reason}", source=source)
     transient = is_transient(error)
     if is_connection_failure(error):
         return FetchError(
-            f"Source {source!r}: the database cannot be reached: {reason}", source=source, transient=transient
+            f"Source {source!r}: the database cannot be reached: {reason}",
+            source=source,
+            transient=transient,
+            code=Code.DATABASE_UNREACHABLE,
         )
     return FetchError(f"Source {source!r} cannot be read: {reason}", source=source, transient=transient)
 
@@ -85,7 +107,9 @@ def _translated(source: str, error: DBAPIError) -> PollerError:
 def _reason(error: DBAPIError) -> str:
     code = code_of(error)
     message = " ".join(str(error.orig).split())
-    return message if code is None or code in message else f"{message} ({code})"
+    told = message if code is None or code in message else f"{message} ({code})"
+    is_file = code is not None and code.startswith("SQLITE_CANTOPEN")
+    return f"{told}: is its folder there? A relative path begins in the working directory" if is_file else told
 
 
 def _is_definition_fault(error: DBAPIError) -> bool:
@@ -97,5 +121,9 @@ def _is_definition_fault(error: DBAPIError) -> bool:
         return bool(_SQLITE_DEFINITION.search(str(cause)))
     if type(cause).__name__ in _DUCKDB_DEFINITION:
         return True
+    if (server := server_number(error)) is not None:
+        return server in _SQL_SERVER_DEFINITION
+    if type(cause).__module__.startswith("mssql_python"):
+        return is_forbidden(error) or is_schema_change(error)
     number = cause.args[0] if cause is not None and cause.args else None
     return number in _MYSQL_DEFINITION or is_schema_change(error)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from azure_functions_db.core.errors import PositionLostError, SourceConfigurationError
-from azure_functions_db.core.serializers import datetime_text
-from azure_functions_db.core.types import FetchResult
+from azure_functions_db.core.serializers import datetime_text, json_safe
+from azure_functions_db.core.types import Change, FetchResult
+from azure_functions_db.sources.read_errors import reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from azure_functions_db.core.ports import Fact
-    from azure_functions_db.core.types import Change, CheckpointJson
+    from azure_functions_db.core.types import CheckpointJson
+    from azure_functions_db.sources.keyset.source import SqlAlchemySource
 
 SnapshotMode = Literal["initial", "never", "only"]
 """Whether the tables are read before the stream, not at all, or without a stream after them."""
@@ -35,6 +38,31 @@ class RowsPage(NamedTuple):
     """The key to go on after, as JSON; None where the table ends with this page."""
     undecodable: Mapping[int, Exception] = {}
 
+    @classmethod
+    def of(
+        cls, rows: SqlAlchemySource, position: LogPosition, table: str, key: Sequence[str], after: Any, limit: int
+    ) -> RowsPage:
+        """Return the next rows of a table that is read in the order of its key."""
+        result = rows.fetch_changes({} if after is None else {"cursor": after}, limit)
+        metadata = {"table": table, "snapshot": True}
+        changes = [
+            Change(
+                "upsert",
+                f"snapshot {position['value']} {table} {key_text(row, key)}",
+                {name: row[name] for name in key},
+                row,
+                metadata=metadata,
+            )
+            for row in result.records
+        ]
+        following = result.next_checkpoint.get("cursor") if result.more else None
+        return cls(changes, position, following, result.undecodable)
+
+
+def key_text(row: Mapping[str, Any], key: Sequence[str]) -> str:
+    """Return a row's key as a part of its position, which is a text."""
+    return json.dumps([json_safe(row[name]) for name in key], separators=(",", ":"), default=str)
+
 
 class LogPage(NamedTuple):
     """Changes of a log, and where it stands after them."""
@@ -45,6 +73,8 @@ class LogPage(NamedTuple):
     more: bool
     facts: Sequence[Fact] = ()
     undecodable: Mapping[int, Exception] = {}
+    reads_anew: str | None = None
+    """A table whose rows the log has not told, one that was renamed say: they are read before the log goes on."""
 
 
 class Log(Protocol):
@@ -110,11 +140,18 @@ class Place:
         return {"cursor": cursor}
 
 
+def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of the words an argument takes."""
+    if value not in choices:
+        raise SourceConfigurationError(f"{argument}= must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
 class StreamReader:
     """Reads the tables and then the stream, as one tick's reader of a source.
 
     The start of the stream is fixed before the first row is read, and every page of rows has its
     checkpoint: a crash repeats one page. For each key the last thing delivered is its newest state.
+    What goes wrong underneath becomes an error that a poller knows.
     """
 
     def __init__(
@@ -125,28 +162,32 @@ class StreamReader:
         tables: Sequence[str],
         snapshot: SnapshotMode = "initial",
         on_position_lost: OnPositionLost = "stop",
+        source: str | None = None,
     ) -> None:
         self._log = log
         self._kind = kind
+        self._source = source or kind
         self._tables = list(tables)
         self._snapshot = snapshot
         self._on_position_lost = on_position_lost
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return rows of the snapshot, or changes of the log."""
-        place = Place.of(checkpoint)
-        try:
-            return self._read(self._start() if place is None else place, limit)
-        except PositionLostError as lost:
-            if place is None or self._on_position_lost == "stop":
-                raise
-            return self._recover(place, lost, limit)
+        with reading(self._source):
+            place = Place.of(checkpoint)
+            try:
+                return self._read(self._start() if place is None else place, limit)
+            except PositionLostError as lost:
+                if place is None or self._on_position_lost == "stop":
+                    raise
+                return self._recover(place, lost, limit)
 
     def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Let the log go of what lies before a checkpoint; while tables are read it has to keep all of it."""
-        place = Place.of(checkpoint)
-        if place is not None and place.table is None and not place.is_over:
-            self._log.acknowledge(place.position)
+        with reading(self._source):
+            place = Place.of(checkpoint)
+            if place is not None and place.table is None and not place.is_over:
+                self._log.acknowledge(place.position)
 
     def close(self) -> None:
         """Give back what was taken."""
@@ -183,7 +224,7 @@ class StreamReader:
 
     def _streamed(self, place: Place, limit: int) -> FetchResult:
         page = self._log.changes(place.position, limit)
-        following = replace(place, position=page.position).checkpoint(self._kind)
+        following = replace(place, position=page.position, table=page.reads_anew).checkpoint(self._kind)
         return FetchResult(page.changes, following, page.more, undecodable=page.undecodable, facts=page.facts)
 
     def _past(self, place: Place, page: RowsPage) -> Place:

@@ -20,39 +20,55 @@ class _Kind:
     """SQLSTATE (PostgreSQL, ODBC); two characters stand for their whole class."""
     numbers: frozenset[int] = frozenset()
     """MySQL and MariaDB."""
+    server_numbers: frozenset[int] = frozenset()
+    """SQL Server and Azure SQL, and the library below pymssql."""
     names: tuple[str, ...] = ()
     """SQLite; a name stands for its extended forms too."""
     prose: re.Pattern[str] | None = None
     """Where drivers give no code at all."""
 
 
+# The line is cut, or Azure moves the database to another place.
+_GONE = frozenset({64, 233, 10053, 10054, 10060, 20003, 20004, 20006, 20017, 20047, 40197, 40501, 40613})
 _LOGIN = _Kind(
     states=("28", "3D000"),
     numbers=frozenset({1044, 1045, 1049, 1698}),
     # libpq has no code for a refused connection.
-    prose=re.compile(r'authentication failed|no pg_hba\.conf entry|(?:database|role) ".*" does not exist'),
+    server_numbers=frozenset({4060, 18452, 18456, 18486, 18487, 18488}),
+    prose=re.compile(
+        r'authentication failed|no pg_hba\.conf entry|(?:database|role) ".*" does not exist|Login failed for user'
+    ),
 )
 _UNREACHABLE = _Kind(
     states=("08", "57P01", "57P02", "57P03", "53300", "HYT00", "HYT01", "IM002"),
     numbers=frozenset({1040, 1053, 1129, 1130, 1203, 1927, 2002, 2003, 2005, 2006, 2013, 2026, 2055}),
+    server_numbers=_GONE | {20002, 20009},
     names=("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_AUTH"),
+    prose=re.compile("Communication link failure|Client unable to establish connection"),
 )
 _PASSING = _Kind(
     states=("08", "40001", "40P01", "53", "55P03", "57P01", "57P02", "57P03", "HYT00"),
     numbers=frozenset({1020, 1040, 1053, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}),
+    # Deadlocks and lock timeouts, conflicts of snapshots, too many requests.
+    server_numbers=_GONE | {1205, 1222, 3960, 3961, 8645, 10928, 10929, 49918, 49919, 49920},
     names=("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"),
+    prose=re.compile("Serialization failure|Snapshot isolation transaction|is not currently available"),
 )
 _SCHEMA = _Kind(
     states=("42703", "42P01", "42S02", "42S22", "0A000"),
     numbers=frozenset({1054, 1146, 1364}),
+    server_numbers=frozenset({207, 208, 3961}),
     names=("SQLITE_SCHEMA",),
-    prose=re.compile(r"no such column|no such table|has no column named"),
+    prose=re.compile(r"no such column|no such table|has no column named|Invalid (?:object|column) name"),
 )
 _FORBIDDEN = _Kind(
     states=("42501",),
     numbers=frozenset({1044, 1142, 1143, 1227, 1370}),
+    server_numbers=frozenset({229, 230, 262, 297, 300}),
     names=("SQLITE_READONLY", "SQLITE_PERM"),
+    prose=re.compile("permission was denied"),
 )
+LOGIN_REFUSED = "the database refuses the login: check user, password and database name"
 _CONSTRAINT = (
     re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys, after the value itself
     re.compile(r"CONSTRAINT `([^`]+)`"),  # MySQL, MariaDB: foreign keys and checks
@@ -63,12 +79,12 @@ _CONSTRAINT = (
 
 def is_connection_failure(error: SQLAlchemyError) -> bool:
     """Tell whether the database could not be reached, went away or refused the login."""
-    return _is_gone(error) or _means(error, _UNREACHABLE) or _is_login_failure(error)
+    return _is_gone(error) or _means(error, _UNREACHABLE) or is_login_failure(error)
 
 
 def is_transient(error: SQLAlchemyError) -> bool:
     """Tell whether the same read may well succeed in a moment."""
-    return not _is_login_failure(error) and (_is_gone(error) or _means(error, _PASSING))
+    return not is_login_failure(error) and (_is_gone(error) or _means(error, _PASSING))
 
 
 def is_schema_change(error: SQLAlchemyError) -> bool:
@@ -92,15 +108,17 @@ def constraint_of(error: SQLAlchemyError) -> str | None:
 
 def code_of(error: SQLAlchemyError) -> str | None:
     """Return the database's own code of the error, for a message."""
-    code = _number(error) or _state(error) or _sqlite_name(error)
+    code = server_number(error) or _number(error) or _state(error) or _sqlite_name(error)
     return None if code is None else str(code)
 
 
 def reason_of(error: SQLAlchemyError) -> str:
     """Return in a few words why the database failed; its own prose may show values."""
     code = code_of(error) or type(error).__name__
+    if is_login_failure(error):
+        return f"{LOGIN_REFUSED} ({code})"
     if is_connection_failure(error):
-        return f"the database does not answer or refuses the login ({code})"
+        return f"the database does not answer ({code})"
     return f"this login lacks the right ({code})" if is_forbidden(error) else code
 
 
@@ -121,7 +139,8 @@ def _is_gone(error: SQLAlchemyError) -> bool:
     return error.connection_invalidated or never_connected
 
 
-def _is_login_failure(error: SQLAlchemyError) -> bool:
+def is_login_failure(error: SQLAlchemyError) -> bool:
+    """Tell whether the database answered, and did not let this login in."""
     return _means(error, _LOGIN) and getattr(error, "statement", None) is None
 
 
@@ -131,6 +150,8 @@ def _means(error: BaseException, kind: _Kind) -> bool:
         return True
     if name is not None and name.startswith(kind.names):
         return True
+    if (server := server_number(error)) is not None:
+        return server in kind.server_numbers
     if number is not None:
         return number in kind.numbers
     told_by_code = state is not None or name not in {None, "SQLITE_ERROR"}
@@ -143,6 +164,19 @@ def _state(error: BaseException) -> str | None:
     if state is None and type(original).__module__.startswith("pyodbc"):
         state = _first_argument(error)
     return state if isinstance(state, str) else None
+
+
+def server_number(error: BaseException) -> int | None:
+    """Return SQL Server's own number of an error, where the driver tells it."""
+    original = _original(error)
+    if type(original).__module__.startswith("pyodbc"):
+        told = _ODBC_NUMBER.search(_message(error))
+        return None if told is None else int(told[1])
+    number = _first_argument(error) if "pymssql" in type(original).__module__ else None
+    return number if isinstance(number, int) else None
+
+
+_ODBC_NUMBER = re.compile(r"\((\d+)\) \(SQL\w+\)")
 
 
 def _number(error: BaseException) -> int | None:

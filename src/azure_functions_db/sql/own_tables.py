@@ -71,17 +71,18 @@ class OwnTable:
 
 
 def exact_text(length: int, *, charset: str = "utf8mb4") -> Any:
-    """Return the type of a name or id; MySQL would take ``a`` and ``A`` for the same."""
+    """Return the type of a name or id; MySQL and SQL Server would take ``a`` and ``A`` for the same."""
     from sqlalchemy import String
-    from sqlalchemy.dialects import mysql
+    from sqlalchemy.dialects import mssql, mysql
 
     exact = mysql.VARCHAR(length, charset=charset, collation=f"{charset}_bin")
-    return String(length).with_variant(exact, "mysql", "mariadb")
+    kind = String(length).with_variant(exact, "mysql", "mariadb")
+    return kind.with_variant(mssql.NVARCHAR(length, collation="Latin1_General_100_BIN2"), "mssql")
 
 
 def long_text() -> Any:
-    """Return the type of a text of any length; MySQL keeps little in a TEXT."""
+    """Return the type of a text of any length and any language; MySQL keeps little in a TEXT."""
     from sqlalchemy import Text
-    from sqlalchemy.dialects import mysql
+    from sqlalchemy.dialects import mssql, mysql
 
-    return Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+    return Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb").with_variant(mssql.NVARCHAR(None), "mssql")

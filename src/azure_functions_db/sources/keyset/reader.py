@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +28,7 @@ from azure_functions_db.sources.keyset.page import (
     read_page,
     salvaged_records,
 )
-from azure_functions_db.sources.keyset.plan import LIMIT, Plan
+from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,
     BOUNDARY,
@@ -48,7 +47,7 @@ from azure_functions_db.sql.autocommit import leave_transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, Select
 
     from azure_functions_db.core.errors import SerializationError
     from azure_functions_db.core.ports import Fact
@@ -407,21 +406,26 @@ def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
     return BEGINNING if last is None else Position(tuple(map(values.storable, last)))
 
 
-_EVERYTHING = sys.maxsize
 # Counting stops here: an operator needs no exact number beyond it.
 _COUNTED = 100_000
 
 
 def counted(connection: Connection, plan: Plan, start: Position, most: int | None = None) -> int:
     """Count the rows after a position; a share that only Python can pick is estimated."""
+    parameters = {**plan.parameters(start), LIMIT: _EVERYTHING if most is None else most}
+    rows = int(connection.execute(counting(plan, start), parameters).scalar_one())
+    partition = plan.definition.partition
+    return rows if partition is None or plan.partitions_in_sql else rows // partition.count
+
+
+def counting(plan: Plan, start: Position) -> Select[Any]:
+    """Return the statement that counts the rows of a page after such a position."""
     from sqlalchemy import func, select
 
     page = plan.page(start)
-    count = select(func.count()).select_from(page.subquery("azfdb_counted"))
-    parameters = {**plan.parameters(start), LIMIT: _EVERYTHING if most is None else most}
-    rows = int(connection.execute(count, parameters).scalar_one())
-    partition = plan.definition.partition
-    return rows if partition is None or plan.partitions_in_sql else rows // partition.count
+    if plan.dialect.name == "mssql":
+        page = page.offset(0)  # else SQLAlchemy leaves the order out of a subquery, and SQL Server refuses its limit
+    return select(func.count()).select_from(page.subquery("azfdb_counted"))
 
 
 def backlog_behind(connection: Connection, plan: Plan, start: Position) -> Backlog:

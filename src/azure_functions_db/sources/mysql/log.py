@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import time
 from contextlib import closing, contextmanager, suppress
@@ -11,8 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.core.errors import ConfigurationError, PositionLostError, SourceConfigurationError
-from azure_functions_db.core.serializers import json_safe
-from azure_functions_db.core.types import Change
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
 from azure_functions_db.sources.mysql.events import TableMaps
 from azure_functions_db.sources.mysql.gtids import MariaDbGtids
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Table
 
     from azure_functions_db.core.config import DbConfig
+    from azure_functions_db.core.types import Change
     from azure_functions_db.sources.mysql.replica import Event
     from azure_functions_db.sources.mysql.server import LogFile
     from azure_functions_db.sources.stream import LogPosition, OnPositionLost, SnapshotMode
@@ -114,14 +112,7 @@ class BinlogLog:
         key = self._key_of(name)
         if table not in self._snapshots:
             self._snapshots[table] = self._snapshot_of(name, key)
-        result = self._snapshots[table].fetch_changes({} if after is None else {"cursor": after}, limit)
-        metadata = {"table": table, "snapshot": True}
-        changes = [
-            Change("upsert", _row_position(position, table, row, key), _part(row, key), row, metadata=metadata)
-            for row in result.records
-        ]
-        following = result.next_checkpoint.get("cursor") if result.more else None
-        return RowsPage(changes, position, following, result.undecodable)
+        return RowsPage.of(self._snapshots[table], position, table, key, after, limit)
 
     def changes(self, position: LogPosition, limit: int) -> LogPage:
         """Return the changes after a position."""
@@ -438,15 +429,6 @@ def _health(position: BinlogPosition, lag_bytes: int) -> StreamHealth:
     committed = dt.datetime.fromtimestamp(position.time, dt.UTC) if position.time else None
     age = (dt.datetime.now(dt.UTC) - committed).total_seconds() if committed is not None else 0.0
     return StreamHealth(lag_bytes=lag_bytes, lag_seconds=max(0.0, age) if lag_bytes else 0.0, last_commit_at=committed)
-
-
-def _part(row: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:
-    return {name: row[name] for name in key}
-
-
-def _row_position(position: LogPosition, table: str, row: Mapping[str, Any], key: Sequence[str]) -> str:
-    written = json.dumps([json_safe(row[name]) for name in key], separators=(",", ":"), default=str)
-    return f"snapshot {position['value']} {table} {written}"
 
 
 def _by_place(changes: Sequence[Change], reasons: dict[str, Exception]) -> dict[int, Exception]:

@@ -12,7 +12,7 @@ from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
+from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamReader, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from azure_functions_db.core.ports import Fact
     from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding
     from azure_functions_db.sources.mysql.log import BinlogLog
-    from azure_functions_db.sources.stream import StreamReader
     from azure_functions_db.sql.engine import EngineProvider
 
 _KIND = "binlog"
@@ -78,10 +77,10 @@ class MySqlBinlogSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
-        _check_choice("snapshot", snapshot, get_args(SnapshotMode))
-        _check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
-        _check_choice("undecodable", undecodable, ("error", "text"))
+            raise SourceConfigurationError.of(error) from None
+        check_choice("snapshot", snapshot, get_args(SnapshotMode))
+        check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
+        check_choice("undecodable", undecodable, ("error", "text"))
         if server_id is not None and not 0 < server_id < 1 << 32:
             raise SourceConfigurationError("server_id= is a number from 1 to 4294967295")
         self._options: dict[str, Any] = {
@@ -126,10 +125,18 @@ class MySqlBinlogSource:
                         f"Source {self.name!r}: {finding.text}: {finding.remedy}", setting=finding.check
                     )
 
-    def open(self) -> BinlogReader:
+    def open(self) -> StreamReader:
         """Begin to read; nothing is asked of the server yet."""
         with reading(self.name):
-            return BinlogReader(self.name, self._stream())
+            log = self._log()
+            return StreamReader(
+                log,
+                kind=_KIND,
+                tables=[str(table) for table in log.tables],
+                snapshot=self._options["snapshot"],
+                on_position_lost=self._options["on_position_lost"],
+                source=self.name,
+            )
 
     def close(self) -> None:
         """Do nothing: readers are closed, not the source."""
@@ -178,15 +185,12 @@ class MySqlBinlogSource:
 
     def describe(self, checkpoint: CheckpointJson) -> str:
         """Return a checkpoint's position as people read it, and as `parse` takes it."""
-        from azure_functions_db.sources.stream import Place
-
         place = Place.of(checkpoint)
         return "beginning" if place is None else str(place.position["value"])
 
     def parse(self, text: str) -> CheckpointJson:
         """Return the checkpoint of a position that somebody has typed: file:offset, GTIDs, "now" or "beginning"."""
         from azure_functions_db.sources.mysql.server import Server
-        from azure_functions_db.sources.stream import Place
 
         if text.strip() == "beginning":
             return {}
@@ -199,18 +203,6 @@ class MySqlBinlogSource:
 
     def __repr__(self) -> str:
         return f"MySqlBinlogSource({self.name!r})"
-
-    def _stream(self) -> StreamReader:
-        from azure_functions_db.sources.stream import StreamReader
-
-        log = self._log()
-        return StreamReader(
-            log,
-            kind=_KIND,
-            tables=[str(table) for table in log.tables],
-            snapshot=self._options["snapshot"],
-            on_position_lost=self._options["on_position_lost"],
-        )
 
     def _log(self) -> BinlogLog:
         from azure_functions_db.sources.mysql.log import BinlogLog, BinlogOptions, in_utc, snapshot_source
@@ -240,31 +232,6 @@ class MySqlBinlogSource:
 
         with reading(self.name):
             return health_of(self._log(), checkpoint, begins_now=self._options["start_at"] == "now")
-
-
-class BinlogReader:
-    """One tick's reading; what goes wrong underneath becomes an error that a poller knows."""
-
-    def __init__(self, name: str, stream: StreamReader) -> None:
-        self._name = name
-        self._stream = stream
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        """Return rows of the snapshot, or changes of the log."""
-        with reading(self._name):
-            return self._stream.fetch_changes(checkpoint, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        """Do nothing: the server keeps its log whoever reads it."""
-
-    def close(self) -> None:
-        """End the connection to the log."""
-        self._stream.close()
-
-
-def _check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise SourceConfigurationError(f"{argument}= must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 def _checked_tables(tables: Sequence[str]) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ class PostgresLogicalSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         self._definition = defined(
             tables=tables,
             slot=slot,
@@ -143,7 +143,7 @@ class PostgresLogicalSource:
         with reading(self.name):
             log = self._log()
             log.hold()
-            return _Reader(
+            return StreamReader(
                 log,
                 kind=KIND,
                 tables=self._definition.table_names,
@@ -272,19 +272,3 @@ class PostgresLogicalSource:
             )
         engine = (self._provider or default_provider()).get_engine(self._config)
         return Server(engine, self._definition, self.name)
-
-
-class _Reader(StreamReader):
-    """A reader whose errors are those that a poller knows."""
-
-    def __init__(self, log: PostgresLog, *, source: str, **options: Any) -> None:
-        super().__init__(log, **options)
-        self._source = source
-
-    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-        with reading(self._source):
-            return super().fetch_changes(checkpoint, limit)
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None:
-        with reading(self._source):
-            super().acknowledge(checkpoint)

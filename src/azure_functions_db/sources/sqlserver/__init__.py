@@ -1,0 +1,1 @@
+"""Change tracking of SQL Server."""
