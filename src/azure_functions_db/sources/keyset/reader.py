@@ -412,19 +412,17 @@ _COUNTED = 100_000
 
 def counted(connection: Connection, plan: Plan, start: Position, most: int | None = None) -> int:
     """Count the rows after a position; a share that only Python can pick is estimated."""
-    parameters = {**plan.parameters(start), LIMIT: _EVERYTHING if most is None else most}
-    rows = int(connection.execute(counting(plan, start), parameters).scalar_one())
+    rows = int(connection.execute(counting(plan, start, most), plan.parameters(start)).scalar_one())
     partition = plan.definition.partition
     return rows if partition is None or plan.partitions_in_sql else rows // partition.count
 
 
-def counting(plan: Plan, start: Position) -> Select[Any]:
-    """Return the statement that counts the rows of a page after such a position."""
+def counting(plan: Plan, start: Position, most: int | None = None) -> Select[Any]:
+    """Return the statement that counts the rows after such a position, up to a number."""
     from sqlalchemy import func, select
 
-    page = plan.page(start)
-    if plan.dialect.name == "mssql":
-        page = page.offset(0)  # else SQLAlchemy leaves the order out of a subquery, and SQL Server refuses its limit
+    # SQL Server takes neither an order inside a subquery nor, without one, a limit that is a parameter.
+    page = plan.page(start).order_by(None).limit(most)
     return select(func.count()).select_from(page.subquery("azfdb_counted"))
 
 
