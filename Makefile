@@ -14,7 +14,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos test-all check format bench docs up down env lock clean venv
+.PHONY: help demo test soak chaos test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,7 @@ check: $(READY) $(DOCS)/.installed ## Check format, lint, types, layers, depende
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/audit.py
 	@$(BIN)/python tools/docs_code.py
+	@$(BIN)/python -m tools.site --check
 	@$(DOCS)/bin/zensical build --strict --clean
 
 format: $(READY) ## Format the code and apply safe lint fixes
@@ -53,7 +54,12 @@ format: $(READY) ## Format the code and apply safe lint fixes
 bench: $(READY) $(COMPETITOR)/.installed ## Run the benchmarks (ratios within one run)
 	@AZFDB_COMPETITOR_PYTHON=$(COMPETITOR)/bin/python $(SERVICES) run -- $(BIN)/python benchmarks/run.py
 
-docs: $(DOCS)/.installed ## Build the documentation site
+pictures: $(READY) ## Record the terminal and draw the plots that README and site show
+	@$(BIN)/python -m tools.record
+	@$(BIN)/python -m tools.plots
+
+docs: $(READY) $(DOCS)/.installed ## Build the documentation site
+	@$(BIN)/python -m tools.site
 	@$(DOCS)/bin/zensical build --strict
 
 up: $(READY) ## Leave the services running for development; `eval "$(make env)"` points tests at them

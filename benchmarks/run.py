@@ -2,10 +2,12 @@
 
 A benchmark is a script that prints one JSON line for each measurement, with at least
 ``benchmark`` and ``ratio``, and better ``case``, ``target``, ``ours_ms`` and ``baseline_ms``.
+``--keep`` writes them to results.jsonl, of which the plots of the documentation are drawn.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results.jsonl"
 HELPERS = {"run", "common"}
 
 
@@ -46,8 +49,19 @@ def print_table(lines: list[dict[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def keep(lines: list[dict[str, Any]]) -> None:
+    """Put what was measured in the place of what was measured before, case by case."""
+    kept = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.is_file() else []
+    today = {"measured": dt.datetime.now(dt.UTC).date().isoformat()}
+    by_case = {(line["benchmark"], line.get("case")): line for line in [*kept, *({**line, **today} for line in lines)]}
+    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in by_case.values()))
+
+
 def main() -> None:
-    lines = [line for script in scripts(sys.argv[1:]) for line in lines_of(script)]
+    names = [name for name in sys.argv[1:] if name != "--keep"]
+    lines = [line for script in scripts(names) for line in lines_of(script)]
+    if "--keep" in sys.argv:
+        keep(lines)
     for line in lines:
         print(json.dumps(line))
     print_table(lines)

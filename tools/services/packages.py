@@ -63,7 +63,7 @@ def emulators_are_current() -> bool:
 
 
 def install_emulators() -> None:
-    print("installing Azurite and a Cosmos DB server …", flush=True)
+    print("installing Azurite, a Cosmos DB server and two linters …", flush=True)
     subprocess.run(["npm", "ci", "--omit=dev", "--prefer-offline", "--silent"], cwd=CHECKOUT, check=True)
     INSTALLED_LOCK.write_text(wanted_lock())
 
