@@ -35,7 +35,7 @@ DELETE FROM shop.outbox WHERE shop.outbox.id IN (1);
 SELECT sysdatetimeoffset() AS sysdatetimeoffset_1;
 
 -- count
-SELECT count(*) AS count_1 FROM (SELECT * FROM shop.outbox WHERE shop.outbox.position > @azfdb_p0 ORDER BY shop.outbox.position OFFSET @param_1 ROWS FETCH FIRST 1 ROWS ONLY) AS azfdb_counted;
+SELECT count(*) AS count_1 FROM (SELECT * FROM shop.outbox WHERE shop.outbox.position > @azfdb_p0) AS azfdb_counted;
 
 -- last row
 SELECT TOP 1 shop.outbox.position FROM shop.outbox ORDER BY shop.outbox.position DESC;
