@@ -166,7 +166,6 @@ class StreamReader:
         source: str | None = None,
     ) -> None:
         self._log = log
-        self._source = source or kind
         self._kind = kind
         self._source = source or kind
         self._tables = list(tables)
