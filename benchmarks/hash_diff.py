@@ -121,7 +121,7 @@ def source_at(url: str, provider: EngineProvider, snapshots: SqlSnapshots, name:
 def whole_sum(source: HashDiffSource, checkpoint: CheckpointJson, sums: list[float]) -> float:
     """Return the seconds of one statement that sums up all hashes, noted by themselves, and of reading the snapshot."""
     began = time.perf_counter()
-    with source._connected() as (relation, connection):  # noqa: SLF001 - the very same hash
+    with source.connected() as (relation, connection):
         relation.digest(connection, None, None)
     sums.append(time.perf_counter() - began)
     root = source.documents.root(checkpoint["cursor"]["snapshot"])

@@ -18,6 +18,7 @@ from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from azure_functions_db import EngineProvider
+from tests.support.mongo import Stage, stage
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile(
@@ -195,3 +196,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     names = [item.nodeid, *getattr(item, "fixturenames", ())]
     if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
         item.add_marker(pytest.mark.xdist_group("mariadb"))
+
+
+@pytest.fixture(scope="session")
+def mongo_stage() -> Iterator[Stage]:
+    """What a MongoDB says in each test: a real one, or the recording of one."""
+    with stage() as made:
+        yield made
+
+
+@pytest.fixture
+def mongo_uri(mongo_stage: Stage, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URI of a MongoDB replica set."""
+    with mongo_stage.front(request.node.nodeid) as front:
+        yield front.uri

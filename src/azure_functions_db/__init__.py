@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         HandledFirst,
         SourceDescriptor,
     )
+    from azure_functions_db.dashboard.blueprint import dashboard_blueprint
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.composition import get_db_metadata
     from azure_functions_db.decorator.out import AsyncDbOut, DbOut
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.hashdiff.snapshots import BlobSnapshots, SqlSnapshots
     from azure_functions_db.sources.hashdiff.source import HashDiffSource
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
+    from azure_functions_db.sources.mongo.source import MongoChangeStreamSource
     from azure_functions_db.sources.mysql.source import MySqlBinlogSource
     from azure_functions_db.sources.outbox.source import OutboxSource
     from azure_functions_db.sources.outbox.table import Outbox
@@ -91,6 +93,7 @@ _HOMES = {
     "sources.hashdiff.snapshots": ["BlobSnapshots", "SqlSnapshots"],
     "sources.hashdiff.source": ["HashDiffSource"],
     "sources.keyset.source": ["SqlAlchemySource"],
+    "sources.mongo.source": ["MongoChangeStreamSource"],
     "sources.mysql.source": ["MySqlBinlogSource"],
     "sources.outbox.source": ["OutboxSource"],
     "sources.outbox.table": ["Outbox"],
@@ -141,6 +144,7 @@ _HOMES = {
     "state.sql": ["SqlStateStore"],
     "state.store": ["DocumentStateStore"],
     "state.table": ["TableStateStore"],
+    "dashboard.blueprint": ["dashboard_blueprint"],
     "decorator.bindings": ["DbBindings"],
     "decorator.composition": ["get_db_metadata"],
     "decorator.out": ["AsyncDbOut", "DbOut"],
@@ -200,6 +204,7 @@ __all__ = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MongoChangeStreamSource",
     "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",
@@ -232,6 +237,7 @@ __all__ = [
     "TableStateStore",
     "WriteError",
     "__version__",
+    "dashboard_blueprint",
     "get_db_metadata",
     "processed_once",
 ]

@@ -149,12 +149,13 @@ def http(
     query: Mapping[str, str] | None = None,
     route: Mapping[str, str] | None = None,
     body: Any = None,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[str, Any]:
     """An HTTP request as the host passes it."""
     return "http", {
         "method": method,
         "url": "http://localhost/api",
-        "headers": {"content-type": "application/json"},
+        "headers": {"content-type": "application/json", **(headers or {})},
         "params": dict(route or {}),
         "query": dict(query or {}),
         "body": "" if body is None else json.dumps(body),

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bson import Decimal128, ObjectId
+from pymongo import MongoClient
 from sqlalchemy import create_engine
 
 from azure_functions_db import Outbox
@@ -125,6 +127,37 @@ def test_sqlserver_mirror(sql_server: Any, postgres_database: str, site: dict[st
         second = app.invoke("mirror_products", timer=timer())
         assert second.ok, second.traceback
     assert sql(postgres_database, "SELECT count(*), sum(price) FROM products") == [(11, 56)]
+
+
+def test_mongo_mirror(
+    postgres_database: str, mongo_uri: str, site: dict[str, str], sql: Sql, with_schema: Schema
+) -> None:
+    copy = with_schema(postgres_database, "mongo_mirror")
+    with (
+        MongoClient[Any](mongo_uri) as client,
+        FunctionApp(EXAMPLES / "mongo_mirror", {"SHOP_MONGO": mongo_uri, "COPY_DB": copy} | site) as app,
+    ):
+        client.drop_database("shop")
+        products = client["shop"]["products"]
+
+        def in_step() -> bool:
+            ticked = app.invoke("mirror_products", timer=timer())
+            assert ticked.ok, ticked.traceback
+            rows = [
+                (str(each["_id"]), each["name"], each["price"].to_decimal()) for each in products.find().sort("_id")
+            ]
+            return bool(rows == sql(copy, "SELECT id, name, price FROM products ORDER BY id"))
+
+        keys = [ObjectId(f"{number:024x}") for number in range(20)]
+        products.insert_many([{"_id": key, "name": "a", "price": Decimal128("1.50")} for key in keys])
+        assert in_step()
+        products.update_many({"_id": {"$lt": keys[3]}}, {"$set": {"price": Decimal128("0.00")}})
+        products.delete_many({"_id": {"$gt": keys[10]}})
+        assert in_step()
+        products.drop()
+        products.insert_one({"_id": keys[0], "name": "b", "price": Decimal128("2.00")})
+        assert in_step()
+    assert sql(copy, "SELECT name FROM products") == [("b",)]
 
 
 def test_async_handlers(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:

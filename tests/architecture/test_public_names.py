@@ -55,6 +55,7 @@ PUBLIC_NAMES = [
     "LostLeaseError",
     "MemoryStateStore",
     "MetricsCollector",
+    "MongoChangeStreamSource",
     "MySqlBinlogSource",
     "NotFoundError",
     "OpenTelemetryMetrics",

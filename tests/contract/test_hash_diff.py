@@ -12,6 +12,7 @@ from azure_functions_db import BlobSnapshots, DbConfig, EngineProvider, HashDiff
 from azure_functions_db.core.types import Change as SourceChange
 from azure_functions_db.sources.hashdiff.snapshots import MemorySnapshots, Snapshots
 from azure_functions_db.testing.sources import Change, NewSource, SourceContract, Told, Transact, opened
+from tests.contract.test_sqlalchemy_source import OnMariaDb, OnPostgres, OnSqlite
 
 TABLE = "CREATE TABLE rows_ (id integer PRIMARY KEY, value varchar(20))"
 
@@ -21,10 +22,6 @@ class HashDiffContract(SourceContract):
 
     reads_by_cursor = False
     options: dict[str, Any] = {"table": "rows_", "keep_rows": True}  # noqa: RUF012 - read only
-
-    @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
 
     @pytest.fixture
     def snapshots(self) -> Snapshots:
@@ -111,10 +108,8 @@ class HashDiffContract(SourceContract):
         assert [record.key for record in one.fetch_changes(first.next_checkpoint, 10).records] == [{"id": 2}]
 
 
-class TestSqlite(HashDiffContract):
-    @pytest.fixture
-    def url(self, sqlite_database: str) -> str:
-        return sqlite_database
+class TestSqlite(OnSqlite, HashDiffContract):
+    pass
 
 
 class TestSqliteWithSnapshotsBeside(TestSqlite):
@@ -131,11 +126,7 @@ class TestQueryOnSqlite(TestSqlite):
     options = {"query": "SELECT * FROM rows_ WHERE id >= :least", "parameters": {"least": 0}, "keep_rows": True}  # noqa: RUF012 - read only
 
 
-class TestPostgres(HashDiffContract):
-    @pytest.fixture
-    def url(self, postgres_database: str) -> str:
-        return postgres_database
-
+class TestPostgres(OnPostgres, HashDiffContract):
     @pytest.fixture
     def snapshots(self, url: str, provider: EngineProvider) -> Snapshots:
         return SqlSnapshots(url=url, engine_provider=provider)
@@ -153,11 +144,7 @@ class TestPostgresWithSnapshotsInBlobs(TestPostgres):
         return BlobSnapshots(container_client=ContainerClient.from_connection_string(azurite, blob_container))
 
 
-class TestMariaDb(HashDiffContract):
-    @pytest.fixture
-    def url(self, mariadb_database: str) -> str:
-        return mariadb_database
-
+class TestMariaDb(OnMariaDb, HashDiffContract):
     @pytest.fixture
     def snapshots(self, url: str, provider: EngineProvider) -> Snapshots:
         return SqlSnapshots(url=url, engine_provider=provider)

@@ -3,13 +3,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import text
 
 from azure_functions_db import DbConfig, EngineProvider, Outbox, OutboxSource
 from azure_functions_db.core.types import Change as OutboxChange
+from azure_functions_db.sources.outbox.table import OLDEST_RUNNING
 from azure_functions_db.testing.sources import Change, NewSource, SourceContract, Told, Transact
+from tests.contract.test_sqlalchemy_source import OnMariaDb, OnPostgres, OnSqlite
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+
+def nobody_is_in_the_way(engine: Engine) -> bool:
+    """Tell whether every row that was written so far may be read: other tests run on the same server."""
+    if engine.dialect.name != "postgresql":
+        return True
+    with engine.connect() as connection:
+        return bool(connection.execute(text(f"SELECT max(position) < {OLDEST_RUNNING} FROM outbox")).scalar_one())
 
 
 class OutboxContract(SourceContract):
@@ -17,10 +29,6 @@ class OutboxContract(SourceContract):
 
     reads_by_cursor = False
     keeps_history = True
-
-    @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
 
     @pytest.fixture
     def engine(self, url: str, provider: EngineProvider) -> Engine:
@@ -39,6 +47,7 @@ class OutboxContract(SourceContract):
             events = [{"topic": "rows", "key": key, "payload": {"value": value}} for key, value in changes]
             with engine.begin() as connection:
                 Outbox().add_many(connection, events)
+            wait_for(lambda: nobody_is_in_the_way(engine), 20, "a transaction of another test does not end")
 
         return transact
 
@@ -55,19 +64,13 @@ class OutboxContract(SourceContract):
         return told
 
 
-class TestSqlite(OutboxContract):
-    @pytest.fixture
-    def url(self, sqlite_database: str) -> str:
-        return sqlite_database
+class TestSqlite(OnSqlite, OutboxContract):
+    pass
 
 
-class TestPostgres(OutboxContract):
-    @pytest.fixture
-    def url(self, postgres_database: str) -> str:
-        return postgres_database
+class TestPostgres(OnPostgres, OutboxContract):
+    pass
 
 
-class TestMariaDb(OutboxContract):
-    @pytest.fixture
-    def url(self, mariadb_database: str) -> str:
-        return mariadb_database
+class TestMariaDb(OnMariaDb, OutboxContract):
+    pass

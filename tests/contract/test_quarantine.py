@@ -197,7 +197,7 @@ def test_an_entry_of_another_poller_than_its_place_says_is_refused(new_sink: New
         case BlobQuarantine():
             content = encoded(row(poller_name="payments"))
             sink.put([row()])
-            sink._container.upload_blob(sink._root + "orders/e1.json", content, overwrite=True)
+            sink._blobs.write({"orders/e1.json": content.encode()})
         case _:
             return  # in memory a row lies where it says
     with pytest.raises(StateStoreError, match="another poller or event"):

@@ -13,14 +13,28 @@ TABLE = "CREATE TABLE rows_ (id integer PRIMARY KEY, value varchar(20), version 
 INDEX = "CREATE INDEX rows_version ON rows_ (version, id)"
 
 
+class OnSqlite:
+    @pytest.fixture
+    def url(self, sqlite_database: str) -> str:
+        return sqlite_database
+
+
+class OnPostgres:
+    @pytest.fixture
+    def url(self, postgres_database: str) -> str:
+        return postgres_database
+
+
+class OnMariaDb:
+    @pytest.fixture
+    def url(self, mariadb_database: str) -> str:
+        return mariadb_database
+
+
 class SqlAlchemyContract(SourceContract):
     """A table whose version column grows with every change."""
 
     definition: dict[str, Any] = {"table": "rows_"}  # noqa: RUF012 - read only
-
-    @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
 
     @pytest.fixture
     def engine(self, url: str, provider: EngineProvider) -> Engine:
@@ -57,22 +71,16 @@ class SqlAlchemyContract(SourceContract):
         return lambda record: (record["id"], record["value"])
 
 
-class TestSqlite(SqlAlchemyContract):
-    @pytest.fixture
-    def url(self, sqlite_database: str) -> str:
-        return sqlite_database
+class TestSqlite(OnSqlite, SqlAlchemyContract):
+    pass
 
 
-class TestPostgres(SqlAlchemyContract):
-    @pytest.fixture
-    def url(self, postgres_database: str) -> str:
-        return postgres_database
+class TestPostgres(OnPostgres, SqlAlchemyContract):
+    pass
 
 
-class TestMariaDb(SqlAlchemyContract):
-    @pytest.fixture
-    def url(self, mariadb_database: str) -> str:
-        return mariadb_database
+class TestMariaDb(OnMariaDb, SqlAlchemyContract):
+    pass
 
 
 class TestDuckDb(SqlAlchemyContract):

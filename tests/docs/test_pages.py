@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 from azure_functions_db.sql.engine import default_provider
 from tests.docs.pages import CHECKOUT, Reader, blocks_of, pages
@@ -27,10 +30,16 @@ def database(request: pytest.FixtureRequest, page: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: str) -> Iterator[None]:
-    """An empty working directory, the setting that pages use, and no engine left over."""
+def place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: str, page: str, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """An empty working directory, the settings that pages use, and no engine left over."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_DB", database)
+    if page == "how-to/mongodb.md":
+        monkeypatch.setenv("SHOP_MONGO", request.getfixturevalue("mongo_uri"))
+        with MongoClient[Any](os.environ["SHOP_MONGO"]) as client:
+            client.drop_database("shop")
     yield
     default_provider().dispose_all()
 

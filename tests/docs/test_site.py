@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import pytest
 
@@ -12,9 +12,14 @@ import azure_functions_db
 from azure_functions_db.cli.exits import Exit
 from azure_functions_db.cli.main import app
 from azure_functions_db.core import signals
+from azure_functions_db.core.errors import Code
 from azure_functions_db.core.signals import Stage
 from azure_functions_db.trigger.poll import PollOptions, all_options
 from tests.docs.pages import CHECKOUT
+from tests.support.errors import all_errors
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.errors import DbError
 
 DOCS = CHECKOUT / "docs"
 IDENTIFIER = re.compile(r"^::: (\S+)$", re.MULTILINE)
@@ -37,8 +42,9 @@ def test_every_page_is_in_the_navigation_once() -> None:
     listed = PAGE.findall((CHECKOUT / "mkdocs.yml").read_text())
     there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert sorted(set(listed)) == sorted(listed)
-    # Decisions are written one by one beside the code; the site finds the newest by search, too.
-    assert {page for page in there - set(listed) if not page.startswith("decisions/")} == set()
+    # Decisions are written one by one beside the code; the site finds the newest by search, too. The pages of
+    # errors are found from their index.
+    assert {page for page in there - set(listed) if not page.startswith(("decisions/", "errors/AZFDB-"))} == set()
     assert set(listed) <= there
 
 
@@ -52,6 +58,22 @@ def test_every_command_is_on_the_page_of_the_command_line() -> None:
 @pytest.mark.parametrize("code", Exit)
 def test_every_exit_code_is_explained(code: Exit) -> None:
     assert f"\n| {code.value} | " in (DOCS / "operations" / "command-line.md").read_text()
+
+
+def test_every_code_of_an_error_has_its_page_and_every_page_its_code() -> None:
+    pages = {page.stem: page.read_text() for page in (DOCS / "errors").glob("AZFDB-*.md")}
+    assert set(pages) == {code.value for code in Code}
+    index = (DOCS / "errors" / "index.md").read_text()
+    for code, page in pages.items():
+        title = page.partition("\n")[0].removeprefix(f"# {code}: ")
+        assert f"\n| [{code}]({code}.md) | {title} | " in index
+        assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["What happened", "Why", "What to do"]
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+def test_the_page_of_an_error_names_its_class(kind: type[DbError]) -> None:
+    page = (DOCS / "errors" / f"{kind.code}.md").read_text()
+    assert f"`{kind.__name__}`" in page.split("## What happened", maxsplit=1)[0]
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "assets").glob("*.svg")), ids=lambda path: path.stem)

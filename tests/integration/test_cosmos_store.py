@@ -1,4 +1,4 @@
-"""State in Cosmos DB: what a tick costs, requests that fail in every way, throttling, and what an operator sees."""
+"""State in Cosmos DB: requests that fail in every way, throttling, and what an operator sees."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from azure.cosmos import PartitionKey
 
-from azure_functions_db import ConfigurationError, CosmosStateStore, LostLeaseError, PollTrigger, StateStoreError
-from azure_functions_db.core.errors import DbError
+from azure_functions_db import ConfigurationError, CosmosStateStore, LostLeaseError, StateStoreError
 from azure_functions_db.operations.stores import store_at
 from tests.support import cosmos
 from tests.support.cosmos import FAULTS, CosmosTransport
-from tests.unit.trigger.poller import Collected, ListSource, run
-
-if TYPE_CHECKING:
-    from azure_functions_db import RowChange
+from tests.support.storage import Scene
 
 POLLER = "orders"
 pytestmark = pytest.mark.usefixtures("cosmos_server")
@@ -43,63 +39,20 @@ def store(app: str, transport: CosmosTransport) -> CosmosStateStore:
     return CosmosStateStore(container_client=cosmos.container("state", transport), app_name=app)
 
 
-class Scene:
-    """One poller that works through a faulty client, and a competitor with a good one."""
-
-    def __init__(self) -> None:
-        self.name = secrets.token_hex(8)
-        self.transport = CosmosTransport()
-        self.source = ListSource(25)
-        self.collected, self.intruder = Collected(), Collected()
-        # Whether the client or this library tries again must make no difference: here the client does not.
-        patience = {"retry_total": 0, "retry_connect": 0, "retry_read": 0, "retry_status": 0}
-        self.mine = self._poller(cosmos.container("state", self.transport, **patience))
-        self.theirs = self._poller(cosmos.container("state"))
-
-    def _poller(self, container: Any) -> PollTrigger:
-        return PollTrigger(
-            name=self.name,
-            source=self.source,
-            checkpoint_store=CosmosStateStore(container_client=container, app_name="faults"),
-            batch_size=10,
-            max_batches_per_tick=2,
-            lease_ttl_seconds=60,
-        )
-
-    def handler(self, events: list[RowChange]) -> None:
-        assert run(self.theirs, self.intruder) == 0, "two holders at once"
-        self.collected(events)
-
-    def tick(self) -> int:
-        return run(self.mine, self.handler)
-
-
-def test_an_idle_tick_costs_one_request_one_batch_three_and_each_further_batch_one() -> None:
-    scene = Scene()
-    assert scene.tick() == 20
-    assert scene.transport.requests == 4
-    scene.transport.plan("", range(0))
-    assert scene.tick() == 5
-    assert scene.transport.requests == 3
-    scene.transport.plan("", range(0))
-    assert scene.tick() == 0
-    assert scene.transport.requests == 1
+def new_scene() -> Scene:
+    transport = CosmosTransport()
+    # Whether the client or this library tries again must make no difference: here the client does not.
+    patience = {"retry_total": 0, "retry_connect": 0, "retry_read": 0, "retry_status": 0}
+    containers = cosmos.container("state", transport, **patience), cosmos.container("state")
+    mine, theirs = (CosmosStateStore(container_client=each, app_name="faults") for each in containers)
+    return Scene(transport, mine, theirs)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_no_failing_request_loses_a_row_or_stalls_the_next_tick(fault: str, length: int) -> None:
     for first in range(1, 5):
-        scene = Scene()
-        scene.transport.plan(fault, range(first, first + length))
-        with suppress(DbError):
-            scene.tick()
-        scene.transport.plan("", range(0))
-        for _ in range(3):
-            scene.tick()
-        assert sorted(set(scene.collected.ids)) == list(range(25)), f"request {first}"
-        assert scene.intruder.batches == []
-        assert run(scene.theirs, scene.intruder) == 0, "the competitor finds nothing left and nothing held"
+        new_scene().check_after(fault, range(first, first + length))
 
 
 def test_a_throttled_container_is_waited_for(store: CosmosStateStore, transport: CosmosTransport) -> None:

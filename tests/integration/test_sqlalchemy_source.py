@@ -479,7 +479,7 @@ def test_a_wrong_password_does_not_pass_by_itself_and_is_not_shown(request: pyte
     url = make_url(request.getfixturevalue(server)).set(password="sesame-7").render_as_string(hide_password=False)
     provider = EngineProvider()
     source = SqlAlchemySource(url=url, table="t", cursor_column="c", pk_columns=["id"], engine_provider=provider)
-    with pytest.raises(FetchError, match="cannot be reached") as failed:
+    with pytest.raises(FetchError, match="refuses the login: check user, password") as failed:
         source.fetch_changes({}, 1)
     assert not failed.value.transient
     error: BaseException | None = failed.value

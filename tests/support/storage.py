@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import requests
 from azure.core.exceptions import ServiceRequestTimeoutError, ServiceResponseError
 from azure.core.pipeline.transport import RequestsTransport, RequestsTransportResponse
+
+from azure_functions_db.core.errors import DbError
+from azure_functions_db.trigger.poll import PollTrigger
+from tests.unit.trigger.poller import Collected, ListSource, run
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.ports import StateStore
+    from azure_functions_db.trigger.events import RowChange
 
 FAULTS = ["error", "timeout", "reply lost", "refused"]
 
@@ -50,6 +60,46 @@ class PlannedFaults(FaultyTransport):
     def next_fault(self) -> str | None:
         self.requests += 1
         return self.fault if self.requests in self.failing else None
+
+
+class Scene:
+    """One poller that works through a faulty client, and a competitor with a good one."""
+
+    def __init__(self, transport: PlannedFaults, mine: StateStore, theirs: StateStore, rows: int = 25) -> None:
+        self.name = uuid.uuid4().hex
+        self.transport = transport
+        self.source = ListSource(rows)
+        self.collected, self.intruder = Collected(), Collected()
+        self.mine, self.theirs = self._poller(mine), self._poller(theirs)
+
+    def _poller(self, store: StateStore) -> PollTrigger:
+        return PollTrigger(
+            name=self.name,
+            source=self.source,
+            checkpoint_store=store,
+            batch_size=10,
+            max_batches_per_tick=2,
+            lease_ttl_seconds=60,
+        )
+
+    def handler(self, events: list[RowChange]) -> None:
+        assert run(self.theirs, self.intruder) == 0, "two holders at once"
+        self.collected(events)
+
+    def tick(self) -> int:
+        return run(self.mine, self.handler)
+
+    def check_after(self, fault: str, failing: range) -> None:
+        """Let requests of a tick fail; no row may be lost by that, and no later tick held up."""
+        self.transport.plan(fault, failing)
+        with suppress(DbError):
+            self.tick()
+        self.transport.plan("", range(0))
+        for _ in range(3):
+            self.tick()
+        assert sorted(set(self.collected.ids)) == list(range(25)), f"requests {failing}"
+        assert self.intruder.batches == []
+        assert run(self.theirs, self.intruder) == 0, "the competitor finds nothing left and nothing held"
 
 
 def _answer(request: Any, status: int, code: str) -> RequestsTransportResponse:

@@ -1,4 +1,4 @@
-"""Installs what is missing: Debian packages for the databases, npm's pinned packages for the emulators."""
+"""Installs what is missing: Debian packages for databases and browser, npm's pinned packages for the emulators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ def install_missing() -> None:
 
 
 def missing_debian_packages() -> list[str]:
-    found = {"postgresql": postgres.programs(), "mariadb-server": mariadb.program("mariadbd")}
+    found = {
+        "postgresql": postgres.programs(),
+        "mariadb-server": mariadb.program("mariadbd"),
+        "chromium": shutil.which("chromium"),
+    }
     missing = [package for package, program in found.items() if program is None]
     # pyodbc brings no driver: tests reach the stand-in of SQL Server by FreeTDS.
     return missing if list(Path("/usr/lib").glob("*/odbc/libtdsodbc.so")) else [*missing, "tdsodbc", "unixodbc"]

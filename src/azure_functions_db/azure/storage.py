@@ -8,9 +8,11 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from azure_functions_db.core.errors import ConfigurationError, StateStoreError, masked_error
+from azure_functions_db.core.config import encoded_app, encoded_name, expanded
+from azure_functions_db.core.errors import Code, ConfigurationError, StateStoreError, masked_error
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 Client = TypeVar("Client")
+T = TypeVar("T")
 
 # The emulator's account is the same everywhere and public; the Python SDK does not know its short form.
 _EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -92,15 +95,118 @@ def storage_client(kind: type[Client], connection: str, service: str, name: str,
             assert_never(other)
 
 
+class BlobFolder:
+    """An app's blobs below one folder of a container, which is made when it turns out to be missing.
+
+    ``failure`` makes the error for whatever the service raises; the reason it is given holds no secret.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        app_name: str | None,
+        container: ContainerClient | tuple[str, str],
+        failure: Callable[[str], Exception],
+    ) -> None:
+        if app_name:
+            encoded_name("app_name", app_name)
+        self._folder = folder
+        self._app_name = app_name
+        self._given = container
+        self._failure = failure
+
+    def names(self, below: str = "") -> list[str]:
+        """Return the names of the blobs whose names begin like this."""
+        root = self._root
+
+        def listed() -> list[str]:
+            return [name.removeprefix(root) for name in self._container.list_blob_names(name_starts_with=root + below)]
+
+        return self._found(listed, [])
+
+    def read(self, name: str) -> bytes | None:
+        """Return a blob's content; None where it is not there."""
+        return self._found(lambda: self._container.download_blob(self._root + name).readall(), None)
+
+    def write(self, contents: Mapping[str, bytes]) -> None:
+        """Keep blobs, each before the next."""
+
+        def upload() -> bool:
+            for name, content in contents.items():
+                self._container.upload_blob(self._root + name, content, overwrite=True)
+            return True
+
+        if not self._found(upload, absent=False):
+            self._asked(self._make_container)
+            self._asked(upload)
+
+    def remove(self, name: str) -> None:
+        """Forget a blob; one that is not there is no error."""
+        self._found(lambda: self._container.delete_blob(self._root + name), None)
+
+    @property
+    def _root(self) -> str:
+        return f"{self._folder}/{encoded_app(self._app_name)}/"
+
+    @cached_property
+    def _container(self) -> ContainerClient:
+        if not isinstance(self._given, tuple):
+            return self._given
+        connection, container = self._given
+        return blob_container(connection, expanded(container))
+
+    def _make_container(self) -> None:
+        from azure.core.exceptions import ResourceExistsError
+
+        with suppress(ResourceExistsError):
+            self._container.create_container()
+
+    def _found(self, work: Callable[[], T], absent: T) -> T:
+        """Return what the work returns, or what stands for a blob or container that is not there."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        def found() -> T:
+            try:
+                return work()
+            except ResourceNotFoundError:
+                return absent
+
+        return self._asked(found)
+
+    def _asked(self, work: Callable[[], T]) -> T:
+        from azure.core.exceptions import AzureError
+
+        try:
+            return work()
+        except AzureError as failure:
+            refused, cause = self._failure(failure_told(failure, error_code(failure))), masked_error(failure)
+        # Raised out here, so that an error that could show a signed URL is not even its context.
+        raise refused from cause
+
+
 def failure_told(failure: AzureError, code: str) -> str:
     """Return in a few words what a failure of a storage service means; its own text may show a signed URL."""
     from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
     if isinstance(failure, ServiceRequestError | ServiceResponseError):
-        return f"it does not answer ({code})"
+        return f"it does not answer{_at(failure)} ({code})"
+    if code in _BAD_NAMES:
+        return f"the name of a container is 3 to 63 small letters, digits and hyphens ({code})"
     status = getattr(failure, "status_code", None)
     answer = f"{code}, HTTP {status}" if status else code
     return f"it refuses access ({answer})" if status in {401, 403} else answer
+
+
+_BAD_NAMES = {"InvalidResourceName", "OutOfRangeInput"}
+
+
+def _at(failure: AzureError) -> str:
+    """Return where nobody answered, where the client tells it."""
+    connection = getattr(failure.inner_exception, "conn", None)
+    host, port = getattr(connection, "host", None), getattr(connection, "port", None)
+    if host is None:
+        return ""
+    return f" at {host}:{port}" + (", is Azurite running?" if host in {"127.0.0.1", "localhost", "::1"} else "")
 
 
 def _retries() -> ExponentialRetry:
@@ -136,9 +242,6 @@ def _service_uri(prefix: str, service: str, settings: Mapping[str, str]) -> str 
             return settings[name]
     account = settings.get(f"{prefix}__accountName")
     return f"https://{account}.{service}.core.windows.net" if account else None
-
-
-T = TypeVar("T")
 
 
 def asked(poller_name: str | None, work: Callable[[], T], service: str = "Azure Storage") -> T:
@@ -221,7 +324,9 @@ def named_connection(
         if endpoint is not None:
             return ByIdentity(endpoint, _credential(prefix, settings))
     raise ConfigurationError(
-        f"There is no app setting {connection} (a connection string){expected}", setting=connection
+        f"There is no app setting {connection} (a connection string){expected}",
+        setting=connection,
+        code=Code.SETTING_MISSING,
     )
 
 
@@ -243,7 +348,8 @@ def _credential(prefix: str, settings: Mapping[str, str]) -> Any:
     except ModuleNotFoundError:
         raise ConfigurationError(
             f"The identity-based settings {prefix}__… need the package azure-identity: "
-            'pip install "azure-functions-db[identity]"'
+            'pip install "azure-functions-db[identity]"',
+            code=Code.PACKAGE_MISSING,
         ) from None
     identity = {
         name: settings.get(f"{prefix}__{name}") for name in ("credential", "clientId", "tenantId", "clientSecret")

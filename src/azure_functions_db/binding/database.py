@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.binding.statements import plans, unfit_values
 from azure_functions_db.core.errors import (
+    Code,
     ConfigurationError,
     DbConnectionError,
     QueryConnectionError,
@@ -18,7 +19,14 @@ from azure_functions_db.core.errors import (
 )
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.sql.autocommit import driver_errors, run_single, takes_single_statements
-from azure_functions_db.sql.failures import code_of, constraint_of, is_connection_failure
+from azure_functions_db.sql.failures import (
+    LOGIN_REFUSED,
+    code_of,
+    constraint_of,
+    is_connection_failure,
+    is_forbidden,
+    is_login_failure,
+)
 from azure_functions_db.sql.reflection import refreshed, table_with, with_current_table
 from azure_functions_db.sql.transactions import (
     ambient_connection,
@@ -304,10 +312,16 @@ def _lost(kind: type[QueryError | WriteError]) -> type[QueryConnectionError | Wr
 def _translation(
     cause: SQLAlchemyError, kind: type[QueryError | WriteError], table: str | None
 ) -> QueryError | WriteError:
+    if is_login_failure(cause):
+        text = f"{LOGIN_REFUSED}: {_reason(cause)}"
+        return _lost(kind)(text[0].upper() + text[1:], table=table, code=Code.LOGIN_REFUSED)
     if is_connection_failure(cause):
         return _lost(kind)(f"The database cannot be reached: {_reason(cause)}", table=table)
     action = "Reading" if issubclass(kind, QueryError) else "Writing"
     place = f" {table!r}" if table else ""
+    if is_forbidden(cause):
+        text = f"{action}{place} failed: this login lacks a right, GRANT it: {_reason(cause)}"
+        return kind(text, table=table, code=Code.RIGHT_MISSING)
     return kind(f"{action}{place} failed: {_reason(cause)}", table=table, constraint=constraint_of(cause))
 
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +124,11 @@ def checked_known(table: Table, names: Iterable[str]) -> None:
     """Refuse columns that the table does not have."""
     unknown = [name for name in names if name not in table.columns]
     if unknown:
-        raise ConfigurationError(f"{table.name!r} has no column {_listed(unknown)}", table=table.name)
+        raise ConfigurationError(
+            f"{table.name!r} has no column {_listed(unknown)}{did_you_mean(unknown[0], table.columns.keys())}",
+            table=table.name,
+            code=Code.COLUMN_MISSING,
+        )
 
 
 def checked_columns(table: Table, names: Iterable[str]) -> None:
@@ -145,11 +149,17 @@ def checked_key(table: Table, pk: Mapping[str, Any]) -> Names:
     if pk.keys() == set(key) and key:
         return key
     if not key:
-        raise ConfigurationError(f"{table.name!r} has no primary key", table=table.name)
+        raise ConfigurationError(
+            f"{table.name!r} has no primary key: give it one, or read it by a query (views have none)",
+            table=table.name,
+            code=Code.KEY_UNFIT,
+        )
     missing, extra = [name for name in key if name not in pk], [name for name in pk if name not in key]
     faults = [f"misses {_listed(missing)}"] * bool(missing) + [f"has no use for {_listed(extra)}"] * bool(extra)
     raise ConfigurationError(
-        f"The primary key of {table.name!r} is {_listed(key)}: pk= {' and '.join(faults)}", table=table.name
+        f"The primary key of {table.name!r} is {_listed(key)}: pk= {' and '.join(faults)}",
+        table=table.name,
+        code=Code.KEY_UNFIT,
     )
 
 
@@ -167,6 +177,7 @@ def checked_conflict(table: Table, conflict_columns: Sequence[str]) -> Names:
         raise ConfigurationError(
             f"conflict_columns= {_listed(conflict_columns)}: {table.name!r} has no such primary or unique key",
             table=table.name,
+            code=Code.KEY_UNFIT,
         )
     return tuple(conflict_columns)
 

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.decorator.composition import poll_functions
 from azure_functions_db.operations.pollers import App, Pollers, app_of, registers_in
 from azure_functions_db.operations.stores import sink_at, store_at
 
@@ -54,8 +55,43 @@ def load_app(place: str) -> App:
     module = _imported(script)
     apps = registers_in(module)
     if not apps:
-        raise ConfigurationError(f"{module.__name__}.py defines no function app, such as app = func.FunctionApp()")
-    return app_of(apps[0], directory=script.parent)
+        raise ConfigurationError(
+            f"{module.__name__}.py defines no function app, such as app = func.FunctionApp()",
+            code=Code.APP_NOT_LOADED,
+        )
+    app = app_of(apps[0], directory=script.parent)
+    _check_names(app)
+    _check_all_are_called(app)
+    return app
+
+
+def _check_names(app: App) -> None:
+    """Refuse two pollers of one name, which would go on from each other's checkpoint."""
+    seen: dict[str, str] = {}
+    for function in app.functions:
+        for poller in function.pollers:
+            other = seen.setdefault(poller.name, function.name)
+            if other != function.name:
+                raise ConfigurationError(
+                    f"The functions {other!r} and {function.name!r} poll under one name, {poller.name!r}, and so from "
+                    "one checkpoint: give each trigger a name= of its own",
+                    code=Code.NAME_TAKEN,
+                )
+
+
+def _check_all_are_called(app: App) -> None:
+    """Refuse an app whose poll functions no trigger of it fires; where some are fired, others may be called by hand."""
+    called = {id(poller) for function in app.functions for poller in function.pollers}
+    idle = [fn for fn, pollers in poll_functions(app.directory) if not called & set(map(id, pollers))]
+    if not idle:
+        return
+    remedy = (
+        f"No trigger of the app fires the function {idle[0].__name__!r}: put one above its @db.trigger, such as "
+        '@app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer"), and register its blueprint'
+    )
+    if not called:
+        raise ConfigurationError(remedy, code=Code.DECORATORS_WRONG)
+    print(f"azfdb: {remedy}, unless it is called by hand", file=sys.stderr)
 
 
 def _script_at(place: str) -> Path:
@@ -63,7 +99,8 @@ def _script_at(place: str) -> Path:
     script = path / _SCRIPT if path.is_dir() else path
     if script.suffix != ".py" or not script.is_file():
         raise ConfigurationError(
-            f"There is no function app at {place}: give a directory with a {_SCRIPT}, or such a file"
+            f"There is no function app at {place}: give a directory with a {_SCRIPT}, or such a file",
+            code=Code.APP_NOT_LOADED,
         )
     return script
 
@@ -74,7 +111,7 @@ def _local_settings(path: Path) -> dict[str, str]:
     try:
         values = json.loads(path.read_text(encoding="utf-8-sig")).get("Values", {})
     except (ValueError, AttributeError):
-        raise ConfigurationError(f"{path.name} is no valid JSON object") from None
+        raise ConfigurationError(f"{path.name} is no valid JSON object", code=Code.APP_NOT_LOADED) from None
     return {name: str(value) for name, value in values.items()}
 
 
@@ -85,7 +122,8 @@ def _imported(script: Path) -> Any:
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"{script.name} cannot be imported: {type(error).__name__}: {masked_words(error)}"
+            f"{script.name} cannot be imported: {type(error).__name__}: {masked_words(error)}",
+            code=Code.APP_NOT_LOADED,
         ) from error
     if Path(module.__file__ or "").resolve() != script:
         raise ConfigurationError(f"Another module named {script.stem!r} was imported before this app")

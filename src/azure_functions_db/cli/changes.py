@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from azure_functions_db.cli.drawing import NONE, flat, grid, number, show, shown, stacked, text
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import Code, DbError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class NotConfirmedError(DbError):
     """The operator did not confirm; nothing was changed."""
+
+    code = Code.NOT_CONFIRMED
 
 
 def perform(change: PlannedChange, *, yes: bool, backups: Path, as_json: bool) -> None:

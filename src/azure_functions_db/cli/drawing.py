@@ -7,8 +7,10 @@ import json
 import os
 import sys
 import unicodedata
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azure_functions_db.core.errors import ConfigurationError, DbError, with_code
 from azure_functions_db.core.secrets import masked
 from azure_functions_db.core.serializers import json_safe
 
@@ -237,7 +239,6 @@ def console(*, error: bool = False) -> Console:
 
 def write_text(text: str, file: Path | None) -> None:
     """Write a text to a new file, or to standard output."""
-    from azure_functions_db.core.errors import ConfigurationError
     from azure_functions_db.core.files import write_new
 
     if file is None:
@@ -249,12 +250,27 @@ def write_text(text: str, file: Path | None) -> None:
         raise ConfigurationError(f"{file} cannot be written: {failure.strerror}") from None
 
 
-def complain(message: str, *, as_json: bool, error_type: str | None = None) -> None:
-    """Print on standard error why a command could not do its work."""
-    import json
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a command could not do its work."""
 
-    plain = shown(" ".join(message.split()))
-    print(json.dumps({"error": plain, "error_type": error_type}) if as_json else f"azfdb: {plain}", file=sys.stderr)
+    error: str
+    error_type: str | None
+    error_code: str | None
+
+
+def complain(about: DbError | str, *, as_json: bool) -> None:
+    """Print on standard error why a command could not do its work."""
+    if as_json:
+        error_type, code = (type(about).__name__, about.code.value) if isinstance(about, DbError) else (None, None)
+        print(_json(Complaint(_on_one_line(str(about)), error_type, code)), file=sys.stderr)
+    else:
+        message = with_code(about) if isinstance(about, DbError) else about
+        print(f"azfdb: {_on_one_line(message)}", file=sys.stderr)
+
+
+def _on_one_line(message: str) -> str:
+    return shown(" ".join(message.split()))
 
 
 class Announcement:

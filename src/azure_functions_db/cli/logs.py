@@ -6,9 +6,12 @@ import datetime as dt
 import json
 import logging
 import sys
+import sysconfig
 import traceback
 from collections import deque
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.drawing import holders, shown
@@ -19,9 +22,9 @@ from azure_functions_db.core.types import Horizon, HorizonHolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 _LIBRARY = str(Path(__file__).parents[1])
+_OTHERS = (_LIBRARY, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 _SHOWN = {
@@ -31,22 +34,29 @@ _SHOWN = {
     "duration_ms": "{:.0f} ms",
     "event_id": "{:.12}",
     "error_type": "{}",
+    "error_code": "[{}]",
     "paused_by": "by {}",
     "paused_why": "{}",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A record of the log; its fields stand beside these, and the traceback of what failed."""
+
+    time: str
+    level: str
+    logger: str
+    message: str
 
 
 class JsonLines(logging.Formatter):
     """One JSON object for each record, with all its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
-            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **extra_of(record),
-        }
+        moment = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")
+        line = LogLine(moment, record.levelname.lower(), record.name, record.getMessage())
+        told = {**asdict(line), **extra_of(record)}
         if record.exc_info and record.exc_info[1] is not None:
             told["traceback"] = traceback_text(record.exc_info[1])
         # Masked value by value: in the finished line a mask could swallow a quotation mark or a brace.
@@ -107,6 +117,9 @@ def _own_traceback(error: BaseException) -> str:
 
 
 def _app_traceback(failure: BaseException) -> str:
+    if isinstance(failure, DbError):
+        frames = _calling_frames(failure)
+        return "".join(traceback.format_exception(type(failure), failure, frames, chain=False)) if frames else ""
     origin = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
     # A poller's error there is only what the library was about when it called the app once more.
     before = "" if origin is None or isinstance(origin, PollerError) else f"{_app_traceback(origin)}\nwhich led to\n\n"
@@ -120,6 +133,19 @@ def _own_frames(frames: TracebackType | None) -> TracebackType | None:
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_LIBRARY):
         inner = inner.tb_next
     return inner or frames
+
+
+def _calling_frames(failure: DbError) -> TracebackType | None:
+    """Return the app's own frames that led into the library, whose errors are clear without the rest."""
+    frames: list[TracebackType] = []
+    inner = failure.__traceback__
+    while inner is not None:
+        frames += [] if inner.tb_frame.f_code.co_filename.startswith(_OTHERS) else [inner]
+        inner = inner.tb_next
+    chain: TracebackType | None = None
+    for frame in reversed(frames):
+        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain
 
 
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:

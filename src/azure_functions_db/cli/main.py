@@ -46,7 +46,7 @@ def main() -> None:
         with hurried():
             app()
     except DbError as error:
-        complain(str(error), as_json="--json" in sys.argv, error_type=type(error).__name__)
+        complain(error, as_json="--json" in sys.argv)
         sys.exit(exit_of(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,21 +15,11 @@ from azure_functions_db.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from azure_functions_db.operations.migrate import Advice, AppReading, CheckpointReport
+    from azure_functions_db.operations.migrate import Advice, AppReading, CheckpointReport, Migration
     from azure_functions_db.state.store import DocumentStateStore
 
 _GRADES = {"change": ("change", "red"), "warning": ("warns", "yellow"), "note": ("note", "cyan")}
 _FATES = {"ready": "yellow", "carried over": "green", "not carried over": "dim"}
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """What an app would have to change, and what becomes of its checkpoints."""
-
-    advice: list[Advice]
-    checkpoints: list[CheckpointReport] = field(default_factory=list)
-    dry_run: bool = True
-    store: str | None = None
 
 
 def migrate(
@@ -61,7 +50,7 @@ def migrate(
     from azure_functions_db.cli.changes import confirm
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
-    from azure_functions_db.operations.migrate import carried_over, planned, read_app
+    from azure_functions_db.operations.migrate import Migration, carried_over, planned, read_app
 
     reading = read_app(place)
     pollers, place_of_state = [*reading.pollers, *(poller or ())], store or _only_store(reading)

@@ -81,6 +81,7 @@ SUMMARIES = {
     "run": "Run an app's timer functions on their schedules.",
     "demo": "Show the library at work, on embedded parts.",
     "status": "Show where every poller stands.",
+    "dashboard": "Show every poller in a browser.",
     "inspect": "Show a poller's state document.",
     "doctor": "Examine an app's sources, stores and schedules.",
     "tail": "Show what the next tick would deliver.",
@@ -97,6 +98,7 @@ SUMMARIES = {
     "outbox": "Make, show and prune an outbox.",
     "stream": "Create, drop and show what a source streams from.",
     "verify": "Compare the source with what was delivered.",
+    "schema": "Print the JSON schema of what a command prints.",
     "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }
 """Each command's name, which is that of its function and, but for `_HOMES`, of its module; and what it does."""

@@ -101,7 +101,7 @@ def pause(
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations import reset
 
-    marks = reset.pause(pollers_of(app, store, app_name).named(name), by or _who(), why)
+    marks = reset.pause(pollers_of(app, store, app_name).named(name), by or reset.operator(), why)
     show(marks, marks_screen, as_json=as_json)
 
 
@@ -138,14 +138,3 @@ def forget(
 
     change = reset.forget(pollers_of(app, store, app_name).one(name), force=force)
     perform(change, yes=yes, backups=backups, as_json=as_json)
-
-
-def _who() -> str:
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container without such a user
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

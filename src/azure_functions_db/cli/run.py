@@ -36,12 +36,13 @@ def run(
     from azure_functions_db.cli.apps import load_app
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.cli.logs import set_up_logs
-    from azure_functions_db.operations.run import run_once
+    from azure_functions_db.operations.run import check_stores, run_once
 
     if place is not None and app not in {None, place, os.environ.get("AZFDB_APP")}:
         raise typer.BadParameter("give the app once: as an argument or as --app")
     set_up_logs(as_json=as_json, verbose=verbose)
     loaded = load_app(place or app or ".")
+    check_stores(loaded)
     with hurried(hurry=False):  # its functions wait for the storage as they do in the host
         succeeded = asyncio.run(run_once(loaded, once) if once else _run_until_signalled(loaded))
     raise typer.Exit(Exit.OK if succeeded else Exit.FAILED)

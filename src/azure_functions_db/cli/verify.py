@@ -56,4 +56,5 @@ def _screen(result: VerifyReport, width: int) -> RenderableType:  # noqa: ARG001
     rows = [text(f"missing: {position(row.cursor, row.key)}", "red") for row in result.missing]
     counted = f"{number(len(result.missing))} missing of {number(result.checked)}"
     quarantined = f", {number(result.quarantined)} in quarantine" if result.quarantined else ""
-    return stacked(*rows, text(counted + (", now replayed" if result.replayed else "") + quarantined))
+    waiting = f", {number(result.waiting)} change(s) wait for the next tick" if result.waiting else ""
+    return stacked(*rows, text(counted + (", now replayed" if result.replayed else "") + quarantined + waiting))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -12,10 +13,12 @@ from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
+
+_logger = logging.getLogger("azure_functions_db")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,9 +145,17 @@ class Calls:
     def __init__(self) -> None:
         self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._under_way: set[asyncio.Future[BaseException | None]] = set()
+        self._is_over = False
 
     def note(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         """Return the call as a coroutine that is struck off when it is awaited."""
+        if self._is_over:
+            _logger.warning(
+                "%s was called by a task that has outlived its handler: what it does is not part of the batch, and is "
+                "lost where the process ends. Await the task in the handler",
+                name,
+            )
+            return work()
         ticket = object()
         coroutine = self._run(ticket, work)
         self._unawaited[ticket] = (name, coroutine)
@@ -164,11 +175,13 @@ class Calls:
         names = self.drop_unawaited()
         if names:
             raise ConfigurationError(
-                f"{' and '.join(names)} was called but never awaited, so nothing of it was done: await it"
+                f"{' and '.join(names)} was called but never awaited, so nothing of it was done: await it",
+                code=Code.NEVER_AWAITED,
             )
 
     def drop_unawaited(self) -> list[str]:
         """Close the calls that will never begin, and return their names."""
+        self._is_over = True
         dropped = list(self._unawaited.values())
         self._unawaited.clear()
         for _, coroutine in dropped:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.core.secrets import masked_url, masked_value
 
 _TOKEN = re.compile(r"%%|%(?P<name>[A-Za-z_][A-Za-z0-9_]*)%")
@@ -67,6 +67,7 @@ def _setting(name: str, environment: Mapping[str, str]) -> str:
             f"The setting {name} is not set: %{name}% names an environment variable "
             "(an app setting in Azure, local.settings.json or the shell locally).",
             setting=name,
+            code=Code.SETTING_MISSING,
         ) from None
 
 
@@ -106,7 +107,9 @@ class DbConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_literal", "%" not in str(self.connection_url) and not self.connect_args)
         if not _looks_like_url(self.connection_url):
-            raise ConfigurationError("connection_url must be a URL such as postgresql+psycopg://user@host/name")
+            raise ConfigurationError(
+                "connection_url must be a URL such as postgresql+psycopg://user@host/name", code=Code.URL_UNREADABLE
+            )
         if "connect_args" in self.engine_kwargs:
             raise ConfigurationError("Give connect_args to DbConfig itself, not inside engine_kwargs")
         for name in ("pool_size", "max_overflow", "pool_timeout", "pool_recycle", "idle_check_seconds"):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AdapterCapability,
         Backlog,
         CheckpointJson,
+        Comparison,
         CursorPart,
         CursorValue,
         FetchResult,
@@ -170,21 +171,48 @@ class Fact(Protocol):
 
 @runtime_checkable
 class ReadsRanges(Protocol):
-    """A source that can be read from one cursor value to another, and counts what is left: for backfills."""
+    """A source that can be read from one cursor value to another: for backfills.
+
+    The source itself says what a cursor value is: one of a column that grows, of a key, the number of an event.
+    """
 
     def ranged(self, start_at: CursorValue, end_at: CursorValue) -> ChangeSource:
-        """Return the same source between two cursor values, both included; None is its own start."""
+        """Return the same source between two cursor values, both included; None is open. It `CountsChanges`."""
 
-    def count_changes(self, checkpoint: Position, most: int | None = None) -> int:
-        """Return how many rows follow a checkpoint; counting stops at ``most``."""
+    def cursor_from(self, text: str) -> CursorPart:
+        """Return the cursor value that a person means; `SourceConfigurationError` where it can be none."""
+
+    def cursor_at(self, checkpoint: Position) -> CursorPart:
+        """Return the cursor value that a checkpoint has come to; None where all there is lies before it."""
 
 
 @runtime_checkable
-class TypesValues(NamesColumns, Protocol):
-    """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
+class RevivesRows(Protocol):
+    """A source whose rows come back from JSON with values of their own types."""
 
     def revived(self, row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:
         """Return the row with values of its columns' types; ``strict`` refuses what does not fit."""
+
+
+@runtime_checkable
+class TypesValues(RevivesRows, NamesColumns, Protocol):
+    """A source that knows the types of its columns: for values that were written as JSON, or typed by people."""
+
+
+@runtime_checkable
+class ParsesPositions(Protocol):
+    """A source whose positions a person can type."""
+
+    def parse(self, text: str) -> Position:
+        """Return the checkpoint of a text; `SourceConfigurationError` says what it should look like."""
+
+
+@runtime_checkable
+class ComparesItself(Protocol):
+    """A source that remembers what was delivered, and can compare all of it with what is there: for `verify`."""
+
+    def compared(self, checkpoint: Position, share: float = 1) -> Iterable[Comparison]:
+        """Compare part by part, or about this share of the parts; nothing is consumed."""
 
 
 @runtime_checkable

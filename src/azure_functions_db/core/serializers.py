@@ -6,7 +6,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -125,6 +125,8 @@ def json_safe(value: Any) -> Any:
         return value
     if (written := _TAGGED.get(type(value))) is not None:
         return written[1](value)
+    if (own_form := getattr(type(value), "json_form", None)) is not None:
+        return own_form(value)
     match value:
         case Enum():
             return json_safe(value.value)
@@ -145,6 +147,56 @@ def json_safe(value: Any) -> Any:
         case _:
             known = _known_type(value)
             return str(value) if known is None else _TAGGED[known][1](value)
+
+
+def types_of(value: Any, at: str = "") -> dict[str, str]:
+    """Return what `json_safe` forgets: the type of each part that JSON does not have, by its JSON Pointer."""
+    if type(value) in _UNCHANGED:
+        return {}
+    match value:
+        case Mapping():
+            return _merged(types_of(inner, f"{at}/{_escaped(key)}") for key, inner in value.items())
+        case list() | tuple():
+            own = {at: "tuple"} if isinstance(value, tuple) else {}
+            return own | _merged(types_of(inner, f"{at}/{place}") for place, inner in enumerate(value))
+        case set() | frozenset():
+            return {at: "set"}
+        case float() if not math.isfinite(value):
+            return {at: "float"}
+        case dt.timedelta():
+            return {at: "interval"}
+        case bytearray() | memoryview():
+            return {at: "bytes"}
+        case _:
+            known = None if isinstance(value, Enum) else _known_type(value)
+            return {} if known is None else {at: _TAGGED[known][0]}
+
+
+def retyped(written: Any, types: Mapping[str, str], at: str = "") -> Any:
+    """Return the value of a JSON-safe form, with the types that `types_of` has told."""
+    match written:
+        case dict():
+            return {key: retyped(inner, types, f"{at}/{_escaped(key)}") for key, inner in written.items()}
+        case list():
+            parts = [retyped(inner, types, f"{at}/{place}") for place, inner in enumerate(written)]
+            return {"tuple": tuple, "set": set}.get(types.get(at, ""), list)(parts)
+    match types.get(at):
+        case None:
+            return written
+        case "float":
+            return float(written)
+        case "interval":
+            return dt.timedelta(seconds=written)
+        case kind:
+            return _decoded(kind, written)
+
+
+def _merged(parts: Iterable[dict[str, str]]) -> dict[str, str]:
+    return {at: kind for part in parts for at, kind in part.items()}
+
+
+def _escaped(key: object) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def _encoded(value: CursorPart) -> tuple[str, Any]:

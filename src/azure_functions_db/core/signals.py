@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from azure_functions_db.core.errors import LeaseConflictError, masked_error
+from azure_functions_db.core.errors import LeaseConflictError, code_behind, masked_error
 from azure_functions_db.core.secrets import masked_words
 
 if TYPE_CHECKING:
@@ -328,7 +328,12 @@ def _whereabouts(signal: Signal) -> dict[str, Any]:
 
 
 def _error_fields(error: BaseException) -> dict[str, Any]:
-    return {"error_type": _error_type(error), "error": masked_words(error), "result": TickResult.FAILED.value}
+    return {
+        "error_type": _error_type(error),
+        "error_code": code_behind(error),
+        "error": masked_words(error),
+        "result": TickResult.FAILED.value,
+    }
 
 
 def _error_type(error: BaseException) -> str:
@@ -353,8 +358,8 @@ def _batch_fields(signal: BatchCommitted) -> dict[str, Any]:
 def _tick_fields(signal: TickCompleted) -> dict[str, Any]:
     fields = _fields(signal, "fetched_count", "handled_count", "batches", "duration_ms")
     error_type = None if signal.error is None else type(signal.error).__name__
-    beside = {"error_type": error_type, "consecutive_failures": signal.consecutive_failures}
-    return fields | {"result": signal.result.value} | beside
+    failure = {"error_type": error_type, "error_code": code_behind(signal.error)}
+    return fields | failure | {"result": signal.result.value, "consecutive_failures": signal.consecutive_failures}
 
 
 def _row_fields(signal: RowQuarantined) -> dict[str, Any]:

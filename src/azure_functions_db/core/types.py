@@ -228,6 +228,17 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a source found when it compared some of its rows with what it remembers as delivered."""
+
+    checked: int
+    waiting: int = 0
+    """How many changes the next reading will find."""
+    missing: Sequence[Mapping[str, CursorPart]] = ()
+    """The keys of the rows that were not delivered as they are, and that no reading would find."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What a check found out about a source, a store or a clock."""
 
@@ -313,3 +324,5 @@ class QuarantinedRow:
     quarantined_at: dt.datetime
     traceback: str | None = None
     """Where the handler failed, without secrets; None where the row was only named."""
+    types: Mapping[str, str] | None = None
+    """The types that JSON does not have, by where their values are in the event; None where nobody has noted them."""

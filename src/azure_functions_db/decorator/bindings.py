@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.composition import handler_name, with_injection, with_polling
 from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
 from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, resolver_of, selection_of
@@ -29,6 +30,25 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
     Decorator = Callable[[Function], Function]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _with_parentheses(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a decorator that stands without its parentheses say so, rather than which arguments it misses."""
+
+    @wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        if len(args) == 2 and not options and callable(args[1]):
+            raise ConfigurationError(
+                f"@db.{method.__name__} above {handler_name(args[1])!r} needs parentheses with its options: "
+                f'@db.{method.__name__}(arg_name="...", ...)',
+                code=Code.DECORATORS_WRONG,
+            )
+        return method(*args, **options)
+
+    return call
+
 
 class DbBindings:
     """Decorators that bind a function's parameters to databases.
@@ -37,6 +57,7 @@ class DbBindings:
     and reads no setting; what cannot work raises `ConfigurationError` right there.
     """
 
+    @_with_parentheses
     def trigger(
         self,
         *,
@@ -83,6 +104,7 @@ class DbBindings:
 
         return decorate
 
+    @_with_parentheses
     def input(
         self,
         arg_name: str,
@@ -114,6 +136,7 @@ class DbBindings:
         )
         return lambda fn: with_injection(fn, injection)
 
+    @_with_parentheses
     def output(
         self,
         arg_name: str,
@@ -139,6 +162,7 @@ class DbBindings:
         injection = OutputInjection(checked_name(arg_name), DbOut(**options), AsyncDbOut(**options))
         return lambda fn: with_injection(fn, injection)
 
+    @_with_parentheses
     def inject_reader(
         self,
         arg_name: str,
@@ -154,6 +178,7 @@ class DbBindings:
         injection = ReaderInjection(checked_name(arg_name), target)
         return lambda fn: with_injection(fn, injection)
 
+    @_with_parentheses
     def inject_writer(
         self,
         arg_name: str,
@@ -175,6 +200,7 @@ def checked_name(arg_name: Any) -> str:
     if not isinstance(arg_name, str) or not arg_name.isidentifier():
         raise ConfigurationError(
             f"arg_name= must be the name of a parameter of the function, not {arg_name!r}"
-            + (". Call the decorator with it: @db.input('user', ...)" if callable(arg_name) else "")
+            + (". Call the decorator with it: @db.input('user', ...)" if callable(arg_name) else ""),
+            code=Code.DECORATORS_WRONG,
         )
     return arg_name

@@ -14,11 +14,12 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.bridge import all_awaited, with_all_awaited
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.polling import Polling, context_parameters, hints_of, reply_to
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from types import FunctionType
 
     from azure_functions_db.decorator.injection import Injection, Kind
+    from azure_functions_db.trigger.poll import PollTrigger
 
     Binder = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
 
@@ -146,7 +148,7 @@ def with_polling(fn: Callable[..., Any], polling: Polling) -> Callable[..., Any]
     """Return the function as a poll function."""
     composition = _open_composition(fn)
     if composition.polling is not None:
-        raise ConfigurationError(_twice(composition.handler, "trigger"))
+        raise _wrong(_twice(composition.handler, "trigger"))
     return _wrapped(replace(composition, polling=polling))
 
 
@@ -161,6 +163,16 @@ def poll_composition_of(fn: Any) -> Composition | None:
     return next(
         (composition for composition in _compositions_of(user_function(fn)) if composition.polling is not None), None
     )
+
+
+def poll_functions(directory: Path) -> list[tuple[FunctionType, tuple[PollTrigger, ...]]]:
+    """Return every function with a trigger of ours that was written in a directory, with its pollers."""
+    found: list[tuple[Any, Polling | None]] = [(fn, each.polling) for fn, each in list(_compositions.items())]
+    return [
+        (fn, polling.pollers)
+        for fn, polling in found
+        if polling is not None and directory in Path(fn.__code__.co_filename).parents
+    ]
 
 
 def _open_composition(fn: Callable[..., Any]) -> Composition:
@@ -220,10 +232,10 @@ def _check_combination(composition: Composition) -> None:
     kinds = [part.kind for part in _all_parts(composition)]
     for kind in kinds:
         if kinds.count(kind) > 1:
-            raise ConfigurationError(_twice(composition.handler, kind))
+            raise _wrong(_twice(composition.handler, kind))
     for pair in combinations(kinds, 2):
         if advice := _REFUSED.get(frozenset(pair)):
-            raise ConfigurationError(
+            raise _wrong(
                 f"@db.{pair[0]} and @db.{pair[1]} cannot stand on one function "
                 f"({handler_name(composition.handler)!r}). {advice}"
             )
@@ -236,11 +248,11 @@ def _twice(handler: Callable[..., Any], kind: Kind) -> str:
 def _check_argument(composition: Composition, name: str) -> None:
     if name not in composition.signature.parameters:
         has = ", ".join(repr(known) for known in composition.signature.parameters) or "none"
-        raise ConfigurationError(
+        raise _wrong(
             f"The function {handler_name(composition.handler)!r} has no parameter {name!r} for arg_name=; it has: {has}"
         )
     if Counter(part.arg_name for part in composition.parts)[name] > 1:
-        raise ConfigurationError(f"Two database decorators want to fill the parameter {name!r}; give each its own")
+        raise _wrong(f"Two database decorators want to fill the parameter {name!r}; give each its own")
 
 
 def _check_face(composition: Composition, injection: Injection) -> None:
@@ -259,7 +271,8 @@ def _check_face(composition: Composition, injection: Injection) -> None:
                 f"an async function receives an {given}: annotate it so, and await its calls"
                 if is_async
                 else f"a function that is not async receives a {given}: annotate it so, or make the function async"
-            )
+            ),
+            code=Code.FACE_WRONG,
         )
 
 
@@ -388,26 +401,26 @@ def _settle_in_file_of(face: FunctionType, handler: Callable[..., Any]) -> None:
 
 def _check_kind(handler: Any) -> None:
     if type(handler).__module__.startswith("azure."):
-        raise ConfigurationError(
+        raise _wrong(
             "This database decorator stands above a decorator of the function app. Decorators of the app "
             "(@app.route, @app.timer_trigger, @bp.queue_trigger ...) come first, database decorators below them, "
             "next to the function"
         )
     if isinstance(handler, staticmethod | classmethod | type) or not callable(handler):
-        raise ConfigurationError(f"A database decorator goes on a function, not on a {type(handler).__name__}")
+        raise _wrong(f"A database decorator goes on a function, not on a {type(handler).__name__}")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise ConfigurationError(f"The function {handler.__name__!r} must return its result, not yield it")
+        raise _wrong(f"The function {handler.__name__!r} must return its result, not yield it")
 
 
 def _check_parameter(handler: Callable[..., Any], parameter: inspect.Parameter) -> None:
     match parameter.kind:
         case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-            raise ConfigurationError(
+            raise _wrong(
                 f"The function {handler_name(handler)!r} has the parameter {str(parameter)!r}: the Functions worker "
                 "passes each parameter by its own name, so write them out"
             )
         case inspect.Parameter.POSITIONAL_ONLY:
-            raise ConfigurationError(
+            raise _wrong(
                 f"The parameter {parameter.name!r} of {handler_name(handler)!r} is positional-only: the Functions "
                 "worker passes parameters by name, so remove the '/'"
             )
@@ -416,3 +429,7 @@ def _check_parameter(handler: Callable[..., Any], parameter: inspect.Parameter) 
 def handler_name(handler: Callable[..., Any]) -> str:
     """Return the name by which messages call a handler."""
     return str(getattr(handler, "__name__", type(handler).__name__))
+
+
+def _wrong(message: str) -> ConfigurationError:
+    return ConfigurationError(message, code=Code.DECORATORS_WRONG)

@@ -6,6 +6,7 @@ another.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextvars
 import datetime as dt
@@ -20,7 +21,17 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from math import gcd
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Protocol, Union, get_args, get_origin, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ForwardRef,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
 from azure_functions_db.core.errors import ConfigurationError, FingerprintMismatchError, StateStoreError
 from azure_functions_db.core.ports import HasPlace, ListsPollers, Partitionable
@@ -42,7 +53,8 @@ if TYPE_CHECKING:
 
 _CONTEXT_TYPE = "PollContext"
 _CONTEXT_NAME = "context"
-_OPTIONAL = re.compile(r"(?:\w+\.)*Optional\[(.*)\]")
+_FORMS = {"Optional", "Union", "Annotated"}
+_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +123,57 @@ def _wants_context(handler: Callable[..., Any], parameter: inspect.Parameter) ->
     return any(getattr(hint, "__name__", hint) == _CONTEXT_TYPE for hint in hints_of(handler, parameter))
 
 
-def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Sequence[Any]:
-    """Return the types that an annotation allows: its own, or those of an optional one; unknown ones as text."""
-    annotation, names = parameter.annotation, getattr(inspect.unwrap(handler), "__globals__", {})
-    if not isinstance(annotation, str):
-        return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else [annotation]
-    inside = _OPTIONAL.sub(r"\1", annotation.strip("'\" "))
-    words = [part.strip("'\" ").rpartition(".")[2] for part in inside.split("|")]
-    return [names.get(word, word) for word in words]
+def hints_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> list[Any]:
+    """Return the types that an annotation allows, however it is spelled; those that are not known here as text."""
+    return list(_alternatives(parameter.annotation, getattr(inspect.unwrap(handler), "__globals__", {})))
+
+
+def _alternatives(hint: Any, names: Mapping[str, Any]) -> Iterator[Any]:
+    if isinstance(hint, ForwardRef):
+        hint = hint.__forward_arg__
+    if isinstance(hint, str):
+        yield from _written_alternatives(_parsed(hint), names)
+    elif get_origin(hint) in {Union, UnionType}:
+        for each in get_args(hint):
+            yield from _alternatives(each, names)
+    elif get_origin(hint) is Annotated:
+        yield from _alternatives(get_args(hint)[0], names)
+    elif hasattr(hint, "__value__"):  # type Out = ...
+        yield from _alternatives(hint.__value__, names)
+    else:
+        yield hint
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def _written_alternatives(hint: ast.expr | None, names: Mapping[str, Any]) -> Iterator[Any]:
+    """Return the types that an annotation allows which is still text, as all are where annotations are postponed."""
+    match hint:
+        case ast.BinOp(left=left, right=right):
+            yield from _written_alternatives(left, names)
+            yield from _written_alternatives(right, names)
+        case ast.Subscript(value=ast.Name(id=form) | ast.Attribute(attr=form), slice=inner) if form in _FORMS:
+            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            for part in parts[:1] if form == "Annotated" else parts:
+                yield from _written_alternatives(part, names)
+        case ast.Constant(value=str() as text):
+            yield from _alternatives(text, names)
+        case ast.Name(id=name) if name in names:
+            yield from _alternatives(names[name], {})
+        case ast.Name(id=name):
+            yield name
+        case ast.Attribute(attr=name):
+            # Not looked up: that could import what decorating must not.
+            root = ast.unparse(hint).partition(".")[0]
+            home = getattr(names.get(root), "__name__", _PACKAGE)
+            yield name if home.partition(".")[0] == _PACKAGE else f"{home}.{name}"
+        case _:
+            pass
 
 
 def _called_by(given: Mapping[str, Any]) -> dict[str, Any]:

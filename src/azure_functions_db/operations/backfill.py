@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, DbError, HandlerError, LeaseConflictError
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.serializers import deserialize_part, deserialize_position, json_safe, serialize_part
+from azure_functions_db.core.serializers import deserialize_part, json_safe, serialize_part
 from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, PollerPaused, RowQuarantined, SourceReported
 from azure_functions_db.core.types import Horizon, NullCursors
 from azure_functions_db.operations.handler import deliver, handler_of
-from azure_functions_db.operations.positions import check_ranges, cursor_from
+from azure_functions_db.operations.positions import range_source
 from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.poll import PollTrigger
@@ -45,7 +45,7 @@ _PAUSE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class CursorRange:
-    """From one cursor value to another, both included; no beginning means the source's own."""
+    """From one cursor value to another, both included; None is the source's own beginning or end."""
 
     first: CursorPart
     last: CursorPart
@@ -306,7 +306,7 @@ def backfill_of(pollers: Pollers, name: str, new: str, first: str | None, last: 
     """Return the backfill of this name: the one that was begun, or a new one."""
     live = pollers.one(name)
     source = live.defined.settings.source
-    check_ranges(source)
+    range_source(source)
     if new in {poller.name for poller in pollers.all()}:
         raise ConfigurationError(f"{new!r} is a poller of the app: a backfill needs a name of its own")
     document = live.documents.inspect(new)
@@ -320,25 +320,25 @@ def backfill_of(pollers: Pollers, name: str, new: str, first: str | None, last: 
 
 def _range_of(live: Poller, first: str | None, last: str | None, begun: CursorRange | None) -> CursorRange:
     """Return the range to read; one that was begun goes on, and cannot change under way."""
-    source = live.defined.settings.source
-    given = [None if text is None else cursor_from(text, None, None, source) for text in (first, last)]
+    source = range_source(live.defined.settings.source)
+    given = [None if text is None else source.cursor_from(text) for text in (first, last)]
     if begun is None:
         return CursorRange(given[0], _live_cursor(live) if given[1] is None else given[1])
     asked = CursorRange(begun.first if given[0] is None else given[0], begun.last if given[1] is None else given[1])
     if asked != begun:
         raise ConfigurationError(
-            f"This backfill was begun from {begun.noted()['from'] or 'the beginning'} to {begun.noted()['to']}; "
+            f"This backfill was begun from {begun.noted()['from'] or 'the beginning'} to "
+            f"{begun.noted()['to'] or 'the end'}; "
             "another stretch needs another name"
         )
     return begun
 
 
 def _live_cursor(live: Poller) -> CursorPart:
-    source: Any = live.defined.settings.source
-    written = live.store.load_checkpoint(live.name).get("cursor")
-    if written is None:
+    checkpoint = live.store.load_checkpoint(live.name)
+    if checkpoint.get("cursor") is None:
         raise ConfigurationError(f"Poller {live.name!r} has no checkpoint to fill up to: give --to")
-    return deserialize_position(written, source.pk_columns)[0]
+    return range_source(live.defined.settings.source).cursor_at(checkpoint)
 
 
 def is_held_back(source: Any, horizon: Horizon | None, checkpoint: CheckpointJson) -> bool:
@@ -356,9 +356,8 @@ class ReplayedRange:
 
 def replay_range(poller: Poller, first: str, last: str, announce: Callable[[Horizon], object]) -> ReplayedRange:
     """Give the rows from one cursor value to another to the app's handler, in batches; no state is read or written."""
-    source: Any = poller.defined.settings.source
-    check_ranges(source)
-    ends = [cursor_from(text, None, None, source) for text in (first, last)]
+    source = range_source(poller.defined.settings.source)
+    ends = [source.cursor_from(text) for text in (first, last)]
     rows = 0
     for batch in range_batches(poller, source.ranged(*ends), {}, poller.defined.settings.batch_size, announce):
         try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import clock_finding
-from azure_functions_db.core.errors import DbError
+from azure_functions_db.core.errors import DbError, with_code
 from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
+from azure_functions_db.operations.handler import handler_function
 from azure_functions_db.operations.run import LATE_OUTPUT, is_timer, schedule_of
 from azure_functions_db.operations.status import PollerStatus, read_ticks
+from azure_functions_db.relay.handler import RelayHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +62,7 @@ def _findings(poller: Poller) -> Iterator[Finding]:
     yield from _checked("quarantine", lambda: [_quarantine(poller)])
     if definition is not None:
         yield from _outputs(definition)
+        yield from _checked("relay", lambda: _relays(definition))
         yield from _checked("requests", lambda: [_requests(definition)])
 
 
@@ -66,7 +70,7 @@ def _checked(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
     try:
         yield from look()
     except DbError as error:
-        yield Finding(check, "error", str(error))
+        yield Finding(check, "error", with_code(error))
 
 
 def _source(definition: Definition) -> Iterator[Finding]:
@@ -136,6 +140,16 @@ def _quarantine(poller: Poller) -> Finding:
             "quarantine", "warning", f"{waiting} row(s) wait", f"azfdb quarantine list --poller {poller.name}"
         )
     return Finding("quarantine", "ok", "empty")
+
+
+def _relays(definition: Definition) -> Iterator[Finding]:
+    """Ask the brokers of the relays that a handler names; those it finds in other ways are not seen."""
+    handler = handler_function(definition)
+    if handler is None:
+        return
+    for used in inspect.getclosurevars(inspect.unwrap(handler)).globals.values():
+        if isinstance(used, RelayHandler):
+            yield from used.checkup()
 
 
 def _requests(definition: Definition) -> Finding:

@@ -41,6 +41,12 @@ def handler_of(definition: Definition) -> Handler:
     return Handler(partial(plan.deliver, _host_arguments(definition)), inspect.iscoroutinefunction(plan.handler))
 
 
+def handler_function(definition: Definition) -> Callable[..., Any] | None:
+    """Return the handler as its app has written it; None for a function that no app has."""
+    plan = poll_composition_of(definition.function.call)
+    return None if plan is None else plan.handler
+
+
 def deliver(definition: Definition, events: Sequence[RowChange]) -> None:
     """Call the app's handler with events outside a tick, as a tick would."""
     handler = handler_of(definition)

@@ -85,6 +85,16 @@ class CheckpointReport:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What an app would have to change, and what becomes of its checkpoints."""
+
+    advice: list[Advice]
+    checkpoints: list[CheckpointReport] = field(default_factory=list)
+    dry_run: bool = True
+    store: str | None = None
+
+
 def planned(store: DocumentStateStore, pollers: Iterable[str], *, force: bool = False) -> list[CheckpointReport]:
     """Return what carrying over would do for each poller; nothing is written."""
     return [_report(carrying_over(store, poller, force=force), None) for poller in pollers]

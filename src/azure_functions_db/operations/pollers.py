@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.errors import Code, ConfigurationError, StateStoreError, did_you_mean
 from azure_functions_db.core.ports import CountsQuarantined
 from azure_functions_db.decorator.composition import polling_of
 from azure_functions_db.state.store import DocumentStateStore
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 class UnknownPollerError(ConfigurationError):
     """There is no poller of that name here."""
+
+    code = Code.POLLER_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ class Pollers:
 
 def _unknown(name: str, names: list[str]) -> UnknownPollerError:
     shown = ", ".join(names) or "none"
-    return UnknownPollerError(f"There is no poller {name!r}; there are: {shown}")
+    return UnknownPollerError(f"There is no poller {name!r}; there are: {shown}{did_you_mean(name, names)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,8 @@ def app_of(*registers: Any, directory: Path | None = None) -> App:
     root.addFilter(_unasked)
     try:
         functions = tuple(function for register in registers for function in _functions(register))
+    except ValueError as refused:  # a function without a trigger, two of one name
+        raise ConfigurationError(f"The host would refuse the app: {refused}", code=Code.DECORATORS_WRONG) from None
     finally:
         root.removeFilter(_unasked)
     return App(directory or Path.cwd(), functions)

@@ -47,10 +47,11 @@ def typed_source(source: Any) -> Any:
     return source if isinstance(source, TypesValues) else None
 
 
-def check_ranges(source: Any) -> None:
-    """Refuse a source that cannot be read from one cursor value to another."""
-    if not (isinstance(source, ReadsRanges) and isinstance(source, TypesValues)):
+def range_source(source: Any) -> ReadsRanges:
+    """Return a source that can be read from one cursor value to another; refuse any other."""
+    if not isinstance(source, ReadsRanges):
         raise ConfigurationError(f"A {type(source).__name__} cannot be read in stretches")
+    return source
 
 
 def _typed(source: Any, texts: Mapping[str, str]) -> dict[str, CursorPart]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.ports import NamesColumns, ReadsRows, TypesValues
+from azure_functions_db.core.ports import NamesColumns, ReadsRows, RevivesRows
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.serializers import parsed_json
+from azure_functions_db.core.serializers import parsed_json, retyped
 from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.pollers import UnknownPollerError
 from azure_functions_db.operations.reset import backups_in, saved
@@ -144,20 +144,28 @@ def replay(entries: Sequence[Entry], *, refetch: bool = False) -> ReplayReport:
 
 
 def event_of(entry: Entry) -> RowChange:
-    """Return the event of a quarantined row, with the id that it had and values of its columns' types."""
-    written, settings = entry.row.event, _definition(entry).settings
-    source = settings.source
-    column = source.cursor_column if isinstance(source, NamesColumns) else "cursor"
+    """Return the event of a quarantined row, with the id that it had and values of the types that they had."""
+    settings = _definition(entry).settings
+    written = _retyped(entry.row, settings.source)
     return RowChange(
         entry.row.event_id,
         written["op"],
-        source.source_descriptor,
-        _revived(source, {column: written["cursor"]})[column],
-        _revived(source, written["pk"]),
-        written["before"] and _revived(source, written["before"]),
-        written["after"] and _revived(source, written["after"]),
+        settings.source.source_descriptor,
+        written["cursor"],
+        written["pk"],
+        written["before"],
+        written["after"],
         {"consumer": settings.consumer, **written["metadata"], "attempt": entry.row.attempts + 1, "replayed": True},
     )
+
+
+def _retyped(row: QuarantinedRow, source: Any) -> Mapping[str, Any]:
+    """Return the event as it was delivered: by the types that were noted with it, else by those of the columns."""
+    if row.types is not None:
+        return dict(retyped(row.event, row.types))
+    column = source.cursor_column if isinstance(source, NamesColumns) else "cursor"
+    rows = {part: row.event[part] and _revived(source, row.event[part]) for part in ("pk", "before", "after")}
+    return {**row.event, **rows, "cursor": _revived(source, {column: row.event["cursor"]})[column]}
 
 
 def _present(entry: Entry) -> RowChange:
@@ -206,7 +214,7 @@ def _rows_in(path: Path) -> list[QuarantinedRow]:
 
 
 def _revived(source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(source.revived(row) if isinstance(source, TypesValues) else row)
+    return dict(source.revived(row) if isinstance(source, RevivesRows) else row)
 
 
 def _definition(entry: Entry) -> Definition:

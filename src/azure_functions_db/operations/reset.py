@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, DbError, LeaseConflictError, StateStoreError
 from azure_functions_db.core.files import listed, make_folder, write_new
-from azure_functions_db.core.ports import CountsBacklog, CountsChanges
+from azure_functions_db.core.ports import ComparesItself, CountsBacklog, CountsChanges, NamesColumns, ParsesPositions
 from azure_functions_db.core.serializers import is_label, serialize_position
-from azure_functions_db.operations.positions import check_ranges, cursor_from, key_from, typed_source
+from azure_functions_db.operations.positions import cursor_from, key_from, range_source, typed_source
 from azure_functions_db.operations.reports import jsonable
 from azure_functions_db.operations.status import has_one_reader
 from azure_functions_db.state.backend import document_name
@@ -119,6 +119,18 @@ def pause(pollers: Sequence[Poller], by: str, why: str | None = None) -> Marks:
     return Marks([_marked(poller, "pause", lambda store, name: store.pause(name, by, why)) for poller in pollers])
 
 
+def operator() -> str:
+    """Return who is at the command line, for what is written down about an act."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container without such a user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
 def resume(pollers: Sequence[Poller]) -> Marks:
     """Let the instances tick again."""
     return Marks([_marked(poller, "resume", lambda store, name: store.resume(name)) for poller in pollers])
@@ -145,10 +157,18 @@ def to_cursor(
 ) -> PlannedChange:
     """Plan to go on after a row: its cursor value as a person types it, and its key as ``name=value``.
 
-    Without a key, with the first row of that cursor value.
+    Without a key, with the first row of that cursor value. A source without a cursor column reads by itself what was
+    typed.
     """
     name = poller.name
     source = None if poller.definition is None else poller.definition.settings.source
+    if isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
+        position = source.parse(" ".join([text, *pk]))
+        if position and not force:
+            _check_readable(source, position)
+        return _planned(
+            poller, f"reset to {text}", lambda store: store.reset_to(name, position, force=force), counts=True
+        )
     document = _present_document(poller, force=force)
     value = cursor_from(text, kind, document, typed_source(source))
     key = key_from(pk, document, typed_source(source)) if pk else {}
@@ -246,9 +266,11 @@ def _count_behind(source: CountsChanges, document: Mapping[str, Any]) -> int:
 
 def _end_of(source: Any) -> CheckpointJson:
     """Return the position behind all that is there now; what running transactions may still write comes later."""
-    check_ranges(source)
+    if isinstance(source, ComparesItself):
+        raise ConfigurationError(f"A {type(source).__name__} cannot skip what waits: only its next scan can tell")
+    ranges = range_source(source)
     for _ in range(_TRIES):
-        with reading(source.ranged("now", None)) as reader:
+        with reading(ranges.ranged("now", None)) as reader:
             page = reader.fetch_changes({}, 1)
         if not page.records:
             return dict(page.next_checkpoint)

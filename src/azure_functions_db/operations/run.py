@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import ConfigurationError, DbError
+from azure_functions_db.core.errors import Code, ConfigurationError, DbError, StateStoreError, code_behind, did_you_mean
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
+from azure_functions_db.core.ports import ListsPollers
 from azure_functions_db.core.serializers import parsed_json, timestamp
 
 if TYPE_CHECKING:
@@ -130,9 +131,24 @@ async def run_once(app: App, name: str) -> bool:
     """Call one timer function of an app and return whether it succeeded."""
     functions = {function.name: function for function in app.functions if is_timer(function)}
     if name not in functions:
-        raise ConfigurationError(f"The app has no timer function {name!r}; it has: {', '.join(functions) or 'none'}")
+        there = ", ".join(functions) or "none"
+        raise ConfigurationError(
+            f"The app has no timer function {name!r}; it has: {there}{did_you_mean(name, functions)}"
+        )
     timer = timer_of(functions[name])
     return await _scheduler(app, [timer]).tick(timer)
+
+
+def check_stores(app: App) -> None:
+    """Ask each state store once: one that does not answer is worth a line now rather than one for each tick."""
+    for poller in {id(each.settings.store): each for each in app.pollers().values()}.values():
+        store = poller.settings.store
+        try:
+            if isinstance(store, ListsPollers):
+                store.inspect(poller.name)
+        except StateStoreError as error:
+            if error.unreachable:
+                raise
 
 
 def scheduler_of(app: App) -> Scheduler:
@@ -157,6 +173,7 @@ def _fields(timer: Timer, started: float, error: BaseException | None = None) ->
         "function": timer.name,
         "duration_ms": round((time.perf_counter() - started) * 1000, 1),
         "error_type": None if error is None else type(error).__name__,
+        "error_code": code_behind(error),
         "result": "success" if error is None else "failure",
     }
 
@@ -192,7 +209,9 @@ class Cron:
         try:
             return next(times)
         except StopIteration:
-            raise ConfigurationError(f"The schedule {self.expression!r} never comes round") from None
+            raise ConfigurationError(
+                f"The schedule {self.expression!r} never comes round", code=Code.SCHEDULE_UNREADABLE
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +236,8 @@ def parsed_schedule(text: str) -> Schedule:
     except CronSimError as error:
         raise ConfigurationError(
             f"The schedule {text!r} is neither an NCRONTAB expression (second minute hour day month weekday) "
-            f"nor a time span (hh:mm:ss): {error}"
+            f"nor a time span (hh:mm:ss): {error}",
+            code=Code.SCHEDULE_UNREADABLE,
         ) from None
     return Cron(text)
 
@@ -230,7 +250,7 @@ def _length(span: re.Match[str], text: str) -> dt.timedelta:
     else:
         length = dt.timedelta(days=days, hours=first, minutes=second, seconds=third)
     if not length:
-        raise ConfigurationError(f"The time span {text!r} is no time at all")
+        raise ConfigurationError(f"The time span {text!r} is no time at all", code=Code.SCHEDULE_UNREADABLE)
     return length
 
 
@@ -304,12 +324,25 @@ def timer_of(function: AppFunction) -> Timer:
             f"The function {function.name!r} has a binding that only the Functions host can serve: "
             f"{foreign[0].type} {foreign[0].name!r}{late}"
         )
+    _check_parameters(function)
     return Timer(function, schedule_of(function))
 
 
 def schedule_of(function: AppFunction) -> Schedule:
     """Return the schedule of a timer function, whose ``%NAME%`` settings are read now."""
     return parsed_schedule(expanded(function.trigger.schedule))
+
+
+def _check_parameters(function: AppFunction) -> None:
+    """Refuse a function that the host would not load: what it passes and what the function takes must agree."""
+    taken = set(inspect.signature(function.call).parameters) - {"context"}
+    passed = function.trigger.name
+    if taken not in ({passed}, set()):
+        raise ConfigurationError(
+            f"The function {function.name!r} takes {', '.join(sorted(map(repr, taken)))}, but its trigger passes "
+            f"{passed!r}: give the trigger's arg_name= and the parameter one name",
+            code=Code.DECORATORS_WRONG,
+        )
 
 
 @dataclass(frozen=True, slots=True)

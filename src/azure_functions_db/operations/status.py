@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError
+from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError, with_code
 from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
 from azure_functions_db.core.types import Backlog
+from azure_functions_db.operations.reports import HIDDEN
 from azure_functions_db.operations.run import is_timer, schedule_of
 from azure_functions_db.state.document import decoded, is_free
 from azure_functions_db.trigger.adapters import reading
@@ -95,6 +96,8 @@ class PollerStatus:
     """The name that it shares with the other partitions of its function."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the source reports of itself."""
+    history: Any = field(default=None, repr=False, metadata=HIDDEN)
+    """What it did lately, for `history.samples`."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -155,13 +158,19 @@ def status_of(
     pollers: Iterable[Poller], now: dt.datetime, limits: Limits | None = None, order: str = "trouble"
 ) -> Status:
     """Return where pollers stand; what cannot be reached is a problem of that poller alone."""
-    stands = [poller_status(poller, now, limits) for poller in pollers]
+    return ordered([poller_status(poller, now, limits) for poller in pollers], now, order)
+
+
+def ordered(stands: list[PollerStatus], now: dt.datetime, order: str = "trouble") -> Status:
+    """Return where pollers stand, in an order, with all that is wrong."""
     stands.sort(key=lambda status: status.poller)
     stands.sort(key=ORDERS[order])
     return Status(stands, now, [Problem(each.poller, text) for each in stands for text in each.problems])
 
 
-def poller_status(poller: Poller, now: dt.datetime, limits: Limits | None = None) -> PollerStatus:
+def poller_status(
+    poller: Poller, now: dt.datetime, limits: Limits | None = None, *, counts_quarantine: bool = True
+) -> PollerStatus:
     """Return where one poller stands."""
     status = PollerStatus(poller=poller.name, partition_of=_whole_of(poller.name))
     limits = limits or Limits()
@@ -172,11 +181,11 @@ def poller_status(poller: Poller, now: dt.datetime, limits: Limits | None = None
             _read_source(poller, checkpoint, status, now)
         status.condition = _condition(status)
     except DbError as error:
-        status.problems.append(str(error))
+        status.problems.append(with_code(error))
     try:
-        status.quarantined = poller.quarantined()
+        status.quarantined = poller.quarantined() if counts_quarantine else None
     except DbError as error:
-        status.problems.append(str(error))
+        status.problems.append(with_code(error))
     status.problems += limits.breaches(status, now)
     return status
 
@@ -225,6 +234,7 @@ def _read_other_store(poller: Poller, status: PollerStatus, now: dt.datetime) ->
 
 def _note_checkpoint(status: PollerStatus, checkpoint: Checkpoint, now: dt.datetime) -> None:
     status.cursor, status.key = checkpoint.shown_position
+    status.history = checkpoint.history
     status.failed_attempts, status.failure = checkpoint.failed_attempts, checkpoint.failure
     status.last_tick, status.last_success = checkpoint.ticked_at, checkpoint.succeeded_at
     if status.last_success is not None:
@@ -410,7 +420,7 @@ def inspect(poller: Poller) -> Inspection:
         content = poller.documents.raw_document(poller.name)
         if content is None:
             raise
-        return Inspection(poller.name, None, str(error), content.decode(errors="replace"))
+        return Inspection(poller.name, None, with_code(error), content.decode(errors="replace"))
 
 
 def exported(poller: Poller) -> str:

@@ -1,4 +1,4 @@
-"""Compares what a source holds with what a ledger says was delivered."""
+"""Compares what a source holds with what was delivered: by a ledger, or by what the source itself remembers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, HandlerError
+from azure_functions_db.core.ports import ComparesItself
 from azure_functions_db.core.secrets import masked_words
-from azure_functions_db.core.serializers import deserialize_position, json_safe
+from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.ledger import DeliveredLedger, position_of
 from azure_functions_db.operations.backfill import range_batches
 from azure_functions_db.operations.handler import deliver
-from azure_functions_db.operations.positions import check_ranges, cursor_from
+from azure_functions_db.operations.positions import range_source
 from azure_functions_db.operations.stores import database_at
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class MissingRow:
-    """A row of the source that the ledger does not know."""
+    """A row of the source that was not delivered as it is."""
 
-    event_id: str
+    event_id: str | None
+    """None where only its key is known."""
     cursor: Any
     key: dict[str, Any]
 
@@ -46,10 +48,17 @@ class VerifyReport:
     quarantined: int
     """How many rows were not delivered and lie in quarantine; they are not missing."""
     replayed: bool
+    waiting: int = 0
+    """How many changes the next tick will find, where that was seen on the way; they are not missing."""
 
 
-def ledger_of(poller: Poller, url: str | None) -> DeliveredLedger:
-    """Return the ledger at a URL, or the one that listens to the poller."""
+def ledger_of(poller: Poller, url: str | None) -> DeliveredLedger | None:
+    """Return the ledger at a URL, or the one that listens to the poller; None for a source that needs none."""
+    source = poller.defined.settings.source
+    if isinstance(source, ComparesItself):
+        if url is not None:
+            raise ConfigurationError(f"A {type(source).__name__} is compared with its own snapshot: leave --ledger out")
+        return None
     if url is not None:
         return DeliveredLedger(**database_at(url))
     for observer in poller.defined.settings.observers.all:
@@ -63,7 +72,7 @@ def ledger_of(poller: Poller, url: str | None) -> DeliveredLedger:
 
 def verify(
     poller: Poller,
-    ledger: DeliveredLedger,
+    ledger: DeliveredLedger | None,
     *,
     first: str | None = None,
     share: float = 1,
@@ -71,6 +80,8 @@ def verify(
     announce: Announce = lambda _horizon: None,
 ) -> VerifyReport:
     """Look up every row up to the checkpoint in ledger and quarantine; deliver what is missing where that is wanted."""
+    if ledger is None:
+        return _compared(poller, first, share, replay=replay)
     checked, undelivered = 0, list[Any]()
     for page in _due_pages(poller, first, share, announce):
         checked += len(page)
@@ -81,6 +92,22 @@ def verify(
         _replay(poller, ledger, missing)
     rows = [MissingRow(event.event_id, json_safe(event.cursor), json_safe(event.pk)) for event in missing]
     return VerifyReport(poller.name, checked, rows, len(undelivered) - len(missing), replayed=replay and bool(missing))
+
+
+def _compared(poller: Poller, first: str | None, share: float, *, replay: bool) -> VerifyReport:
+    """Let a source that remembers what was delivered compare it with what is there."""
+    source: Any = poller.defined.settings.source
+    if first is not None or replay:
+        raise ConfigurationError(
+            f"A {type(source).__name__} is compared as a whole, or in part with --sample: what is missing comes with "
+            "azfdb backfill, or with azfdb reset --to-beginning"
+        )
+    checkpoint = poller.store.load_checkpoint(poller.name)
+    parts = list(source.compared(checkpoint, share)) if checkpoint.get("cursor") is not None else []
+    cursor = json_safe(checkpoint.get("cursor", {}).get("value")) if parts else None
+    missing = [MissingRow(None, cursor, json_safe(key)) for part in parts for key in part.missing]
+    checked, waiting = sum(part.checked for part in parts), sum(part.waiting for part in parts)
+    return VerifyReport(poller.name, checked, missing, 0, replayed=False, waiting=waiting)
 
 
 def _quarantined(poller: Poller) -> set[str]:
@@ -113,10 +140,8 @@ def _due_pages(poller: Poller, first: str | None, share: float, announce: Announ
 
 
 def _range_of(poller: Poller, first: str | None, checkpoint: CheckpointJson) -> Any:
-    source: Any = poller.defined.settings.source
-    check_ranges(source)
-    last = deserialize_position(checkpoint["cursor"], source.pk_columns)[0]
-    return source.ranged(None if first is None else cursor_from(first, None, None, source), last)
+    source = range_source(poller.defined.settings.source)
+    return source.ranged(None if first is None else source.cursor_from(first), source.cursor_at(checkpoint))
 
 
 def _sampled(source: Any, share: float) -> Any:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # A row may hold a document of its own: as deep as could be written.
 _DEEPEST_ROW = 1_000
 _LABELS = ("poller_name", "event_id", "error_type", "batch_id")
-_NAMES = [entry.name for entry in fields(QuarantinedRow) if entry.name != "traceback"]
+# Older entries have neither a traceback nor types.
+_NAMES = [entry.name for entry in fields(QuarantinedRow) if entry.name not in {"traceback", "types"}]
 
 
 def row_of(written: Any, where: str) -> QuarantinedRow:
@@ -28,7 +29,7 @@ def row_of(written: Any, where: str) -> QuarantinedRow:
 def encoded(row: QuarantinedRow) -> str:
     """Return the row as JSON."""
     written = {name: getattr(row, name) for name in _NAMES}
-    written |= {"quarantined_at": datetime_text(row.quarantined_at), "traceback": row.traceback}
+    written |= {"quarantined_at": datetime_text(row.quarantined_at), "traceback": row.traceback, "types": row.types}
     return json.dumps(written, indent=2, allow_nan=False)
 
 
@@ -40,6 +41,7 @@ def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], b
         row = QuarantinedRow(
             **{**{name: written[name] for name in _NAMES}, "quarantined_at": timestamp(written["quarantined_at"])},
             traceback=written.get("traceback"),
+            types=written.get("types"),
         )
         if not belongs(row):
             raise _refusal(where, "is the entry of another poller or event than its place says")
@@ -52,7 +54,9 @@ def _check(written: dict[str, Any]) -> None:
     texts = (written["error"], *(written[name] for name in _LABELS))
     if not (all(isinstance(text, str) for text in texts) and is_count(written["attempts"])):
         raise TypeError
-    if not isinstance(written["event"], dict) or not isinstance(written.get("traceback"), str | None):
+    if not isinstance(written["event"], dict):
+        raise TypeError
+    if not (isinstance(written.get("traceback"), str | None) and isinstance(written.get("types"), dict | None)):
         raise TypeError
 
 

@@ -21,10 +21,12 @@ from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.errors import (
     BrokerUnavailableError,
     ConfigurationError,
+    DbError,
     LostLeaseError,
     RelayError,
     RowsFailed,
 )
+from azure_functions_db.core.types import Finding
 from azure_functions_db.relay.messages import Message, Messages
 
 if TYPE_CHECKING:
@@ -42,11 +44,14 @@ _log = logging.getLogger("azure_functions_db")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 # What a single send may take even where no time is left: without it nothing would ever be tried.
 _LEAST_SECONDS = 5.0
-_GLANCE_SECONDS, _CLOSING_SECONDS = 0.5, 2.0
+_GLANCE_SECONDS, _CLOSING_SECONDS, _ANSWER_SECONDS = 0.5, 2.0, 30.0
 
 
 class Broker(Protocol):
-    """A place that messages are sent to; one call sends at a time, each on a thread of its own."""
+    """A place that messages are sent to; one call sends at a time, each on a thread of its own.
+
+    One with ``checkup() -> list[Finding]``, which sends nothing, is asked about itself by ``azfdb doctor``.
+    """
 
     def send(self, delivery: Delivery) -> None:
         """Send what waits, messages of one key in their order, and tell the delivery what the broker has taken.
@@ -169,6 +174,19 @@ class RelayHandler:
         with self._lock:
             self._close()
 
+    def checkup(self) -> list[Finding]:
+        """Ask the broker whether it is there and what it takes; nothing is sent."""
+        ask = getattr(self._broker, "checkup", None)
+        if ask is None:
+            return [Finding("relay", "note", f"a {type(self._broker).__name__} does not examine itself")]
+        with self._lock:
+            try:
+                return _in_time(ask)
+            except DbError as error:
+                return [Finding("relay", "error", str(error), "see connection= and the names given to the relay")]
+            finally:
+                self._close()
+
     def _relay(self, events: Sequence[RowChange], context: PollContext | None, stopped: tuple[IsSet, ...]) -> None:
         messages, unfit = self._encoded(events)
         if context is not None:
@@ -211,7 +229,7 @@ class RelayHandler:
     def _send(self, delivery: Delivery) -> None:
         """Send on a thread that can be left behind: a client may wait for an answer for ever, a tick may not."""
         outcome: Future[None] = Future()
-        work = partial(contextvars.copy_context().run, _settle, outcome, self._broker.send, delivery)
+        work = partial(contextvars.copy_context().run, _settle, outcome, partial(self._broker.send, delivery))
         sender = threading.Thread(target=work, name="azfdb-relay", daemon=True)
         delivery.sent_by(sender)
         sender.start()
@@ -261,13 +279,20 @@ class PerProcess(Generic[T]):
         return made[1] if made is not None and made[0] == os.getpid() else None
 
 
-def _settle(outcome: Future[None], work: Callable[[Delivery], None], delivery: Delivery) -> None:
+def _in_time(ask: Callable[[], list[Finding]]) -> list[Finding]:
+    """Return an answer, on a thread that can be left behind as a sender can."""
+    outcome: Future[list[Finding]] = Future()
+    threading.Thread(target=_settle, args=(outcome, ask), name="azfdb-relay", daemon=True).start()
+    if not futures.wait([outcome], timeout=_ANSWER_SECONDS).done:
+        raise BrokerUnavailableError(f"The broker has not answered for {_ANSWER_SECONDS:.0f} seconds")
+    return outcome.result()
+
+
+def _settle(outcome: Future[T], work: Callable[[], T]) -> None:
     try:
-        work(delivery)
+        outcome.set_result(work())
     except BaseException as failure:  # noqa: BLE001 - raised where the outcome is waited for
         outcome.set_exception(failure)
-    else:
-        outcome.set_result(None)
 
 
 def _wait_for(outcome: Future[None], delivery: Delivery) -> None:
@@ -292,11 +317,6 @@ def _pauses() -> Iterator[float]:
     # Strayed, so that the instances that one outage has stopped do not all come back at once.
     for attempt in itertools.count():
         yield min(_FIRST_PAUSE * 2 ** min(attempt, 10), _LONGEST_PAUSE) * random.uniform(0.8, 1.2)  # noqa: S311
-
-
-def first_line(failure: Exception) -> str:
-    """Return what a client says of a failure, without the details in the lines below."""
-    return str(failure).strip().partition("\n")[0] or type(failure).__name__
 
 
 class TooLargeError(ValueError):

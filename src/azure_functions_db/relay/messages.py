@@ -75,11 +75,6 @@ def _binary(event_id: str, key: str, event: Mapping[str, Any]) -> Message:
     return Message(event_id, key, json_bytes(event.get("data")), content_type, attributes)
 
 
-def amqp_properties(message: Message) -> dict[str | bytes, Any]:
-    """Return the attributes of a CloudEvent as the binding for AMQP spells them."""
-    return {f"cloudEvents:{name}": value for name, value in message.attributes.items()}
-
-
 def json_bytes(value: Any) -> bytes:
     """Return a value as JSON in UTF-8; half a surrogate pair, which UTF-8 cannot hold, stays an escape."""
     return _json_text(value).encode(errors="backslashreplace")

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, connection_at
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
-from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError, first_line, packed
-from azure_functions_db.relay.messages import amqp_properties
+from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.types import Finding
+from azure_functions_db.relay.amqp import OPTIONS, AmqpBroker, Failures, connected, needing, properties_of
+from azure_functions_db.relay.handler import RelayHandler, TooLargeError, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
 
     from azure_functions_db.relay.handler import Delivery
     from azure_functions_db.relay.messages import CloudEventOf, KeyOf, Message, Mode
 
-# The client answers a lost link by itself once; whatever lasts longer is waited for by the handler.
-_OPTIONS: Final = {"retry_total": 1, "retry_backoff_factor": 0.1}
 _LONGEST_SESSION = 128
 
 
@@ -55,32 +53,42 @@ class ServiceBusRelay(RelayHandler):
             raise ConfigurationError("ServiceBusRelay needs exactly one of queue= and topic=")
 
         def connect() -> Entity:
-            client = _client(connection, {**_OPTIONS, **(client_options or {})})
+            client = _client(connection, {**OPTIONS, **(client_options or {})})
             if queue is not None:
-                return Entity(client, client.get_queue_sender(expanded(queue)))
-            return Entity(client, client.get_topic_sender(expanded(str(topic))))
+                return Entity(client, client.get_queue_sender(expanded(queue)), partitioned=partitioned)
+            return Entity(client, client.get_topic_sender(expanded(str(topic))), partitioned=partitioned)
 
-        broker = ServiceBusBroker(connect, partitioned=partitioned)
+        broker = AmqpBroker("Service Bus", _failures, connect)
         super().__init__(broker, mode=mode, key=key, event=event, patience_seconds=patience_seconds)
 
 
-class ServiceBusBroker:
-    """Sends messages in their order, in batches that fit."""
+class Entity:
+    """A connected queue or topic; messages go there in their order, in batches that fit."""
 
-    def __init__(self, connect: Callable[[], Entity], *, partitioned: bool) -> None:
-        self._entity = PerProcess(connect)
+    def __init__(self, client: ServiceBusClient, sender: ServiceBusSender, *, partitioned: bool) -> None:
+        self._client = client
+        self._sender = sender
         self._partitioned = partitioned
 
     def send(self, delivery: Delivery) -> None:
         """Send what waits; session by session where a batch may have one session only."""
-        with _translated():
-            for messages in self._groups(delivery.waiting):
-                self._entity.get().send(messages, delivery)
+        for messages in self._groups(delivery.waiting):
+            self._send_group(messages, delivery)
+
+    def checkup(self) -> Iterator[Finding]:
+        """Open the link, which only a place that is there answers, and ask what it takes."""
+        largest = self._sender.create_message_batch().max_size_in_bytes
+        yield Finding("relay", "ok", f"{self._sender.entity_name} answers")
+        batches = "a batch for each row" if self._partitioned else "rows share batches"
+        yield Finding("relay order", "ok", f"the changes of a row are one session, and {batches}")
+        alone = self._largest_alone or largest
+        yield Finding("relay size", "ok", f"batches up to {largest:,} bytes, an event alone up to {alone:,}")
 
     def close(self) -> None:
-        """Let go of the connection."""
-        if entity := self._entity.drop():
-            entity.close()
+        """Close the sender and its client."""
+        with suppress(Exception):
+            self._sender.close()
+        self._client.close()
 
     def _groups(self, messages: list[Message]) -> Iterator[list[Message]]:
         if not self._partitioned:
@@ -90,16 +98,7 @@ class ServiceBusBroker:
         for _, group in groupby(sorted(messages, key=by_key), by_key):
             yield list(group)
 
-
-class Entity:
-    """A connected queue or topic."""
-
-    def __init__(self, client: ServiceBusClient, sender: ServiceBusSender) -> None:
-        self._client = client
-        self._sender = sender
-
-    def send(self, messages: Sequence[Message], delivery: Delivery) -> None:
-        """Send messages in their order."""
+    def _send_group(self, messages: Sequence[Message], delivery: Delivery) -> None:
         for batch, taken in packed(messages, self._sender.create_message_batch, _added):
             delivery.check()
             if batch is None:
@@ -108,19 +107,16 @@ class Entity:
                 self._sender.send_messages(batch, timeout=delivery.send_seconds)
                 delivery.confirm(taken)
 
-    def close(self) -> None:
-        """Close the client; a broken one may fail at that, which changes nothing."""
-        with suppress(Exception):
-            self._sender.close()
-        with suppress(Exception):
-            self._client.close()
+    @property
+    def _largest_alone(self) -> int | None:
+        # The client knows what the link takes but has no public name for it; without it the service will tell.
+        return getattr(self._sender, "_max_message_size_on_link", 0) or None
 
     def _send_alone(self, message: Message, delivery: Delivery) -> None:
         """Send a message that fits into no batch: a premium namespace takes larger ones alone."""
         from azure.servicebus.exceptions import MessageSizeExceededError
 
-        # The client knows what the link takes but has no public name for it; without it the service will tell.
-        limit = getattr(self._sender, "_max_message_size_on_link", 0) or None
+        limit = self._largest_alone
         if limit is not None and len(message.body) > limit:
             delivery.refuse(message, TooLargeError(message, limit, "Service Bus"))
             return
@@ -138,22 +134,14 @@ def session_of(key: str) -> str:
 
 
 def _client(connection: str, options: Mapping[str, Any]) -> ServiceBusClient:
-    try:
+    with needing("ServiceBusRelay", "azure-servicebus", "servicebus"):
         from azure.servicebus import ServiceBusClient
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            'ServiceBusRelay needs the package azure-servicebus: pip install "azure-functions-db[servicebus]"'
-        ) from None
-    match connection_at(connection, "fullyQualifiedNamespace"):
-        case ByConnectionString(text):
-            try:
-                return ServiceBusClient.from_connection_string(text, **options)
-            except ValueError:
-                raise ConfigurationError(
-                    f"The app setting {connection} is no connection string of Service Bus", setting=connection
-                ) from None
-        case ByIdentity(namespace, credential):
-            return ServiceBusClient(namespace, credential, **options)
+    return connected(
+        connection,
+        "Service Bus",
+        lambda text: ServiceBusClient.from_connection_string(text, **options),
+        lambda namespace, credential: ServiceBusClient(namespace, credential, **options),
+    )
 
 
 def _added(batch: ServiceBusMessageBatch, message: Message) -> bool:
@@ -174,34 +162,17 @@ def _service_bus_message(message: Message) -> ServiceBusMessage:
         message_id=message.id,
         session_id=session_of(message.key),
         content_type=message.content_type,
-        application_properties=amqp_properties(message),
+        application_properties=properties_of(message),
     )
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    from azure.servicebus.exceptions import (
-        MessagingEntityDisabledError,
-        MessagingEntityNotFoundError,
-        ServiceBusAuthenticationError,
-        ServiceBusAuthorizationError,
-        ServiceBusError,
-    )
-
+def _failures() -> Failures:
+    with needing("ServiceBusRelay", "azure-servicebus", "servicebus"):
+        from azure.servicebus import exceptions as errors
     lasting = (
-        MessagingEntityDisabledError,
-        MessagingEntityNotFoundError,
-        ServiceBusAuthenticationError,
-        ServiceBusAuthorizationError,
+        errors.MessagingEntityDisabledError,
+        errors.MessagingEntityNotFoundError,
+        errors.ServiceBusAuthenticationError,
+        errors.ServiceBusAuthorizationError,
     )
-    try:
-        yield
-    except lasting as failure:
-        error: RelayError = RelayError(f"Service Bus refuses the batch: {first_line(failure)}")
-        cause: Exception = failure
-    except (ServiceBusError, OSError) as failure:
-        error, cause = BrokerUnavailableError(f"Service Bus did not take the batch: {first_line(failure)}"), failure
-    else:
-        return
-    # Raised out here, so that an error that could show a connection string is not even its context.
-    raise error from masked_error(cause)
+    return Failures(lasting, (errors.ServiceBusError, OSError))

@@ -7,16 +7,18 @@ import datetime as dt
 import hashlib
 import hmac
 import time
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
+from azure_functions_db.core.types import Finding
 from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from requests import Response, Session
 
@@ -29,6 +31,7 @@ Posts = Literal["event", "batch"]
 _BATCH: Final = "application/cloudevents-batch+json"
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with, no secret
 _SHORTEST_SECRET = 24
+_LOOK_SECONDS = 10.0
 _BATCH_BYTES = 256 * 1024
 _BATCH_EVENTS = 100
 _TOO_LARGE = 413
@@ -82,6 +85,19 @@ class Webhook:
             for messages in _batches(delivery.waiting):
                 self._post_many(messages, delivery)
 
+    def checkup(self) -> list[Finding]:
+        """Ask the receiver which methods it knows, which changes nothing; any answer will do."""
+        url = expanded(self._url)
+        with _reaching(url):
+            headers = {name: expanded(value) for name, value in self._headers.items()}
+            answer = self._session.get().options(url, headers=headers, timeout=_LOOK_SECONDS, allow_redirects=False)
+        found = [Finding("relay", "ok", f"{_place(url)} answers ({answer.status_code})")]
+        if self._secret is None:
+            found.append(Finding("relay signature", "note", "requests are not signed", "secret=%NAME%"))
+        if url.startswith("http://"):
+            found.append(Finding("relay transport", "warning", "requests travel in plain text", "an https:// URL"))
+        return found
+
     def close(self) -> None:
         """Let go of the connection."""
         if session := self._session.drop():
@@ -114,20 +130,28 @@ class Webhook:
         self._post_many(messages[middle:], delivery)
 
     def _post(self, message_id: str, body: bytes, content_type: str, delivery: Delivery) -> Response:
-        from requests import RequestException
-
         delivery.check()
         headers = {name: expanded(value) for name, value in self._headers.items()} | {"Content-Type": content_type}
         if self._secret is not None:
             headers |= signature(expanded(self._secret), message_id, int(time.time()), body)
         url, seconds = expanded(self._url), delivery.send_seconds
-        try:
+        with _reaching(url):
             # A redirect is no answer: who sends secrets elsewhere must be told so by the URL.
             return self._session.get().post(url, body, headers=headers, timeout=seconds, allow_redirects=False)
-        except RequestException as failure:
-            error, cause = BrokerUnavailableError(f"{_place(url)} does not answer ({type(failure).__name__})"), failure
-        # Raised out here, so that an error that could show a signed URL is not even its context.
-        raise error from masked_error(cause)
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    from requests import RequestException
+
+    try:
+        yield
+    except RequestException as failure:
+        error, cause = BrokerUnavailableError(f"{_place(url)} does not answer ({type(failure).__name__})"), failure
+    else:
+        return
+    # Raised out here, so that an error that could show a signed URL is not even its context.
+    raise error from masked_error(cause)
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from azure_functions_db.core.errors import (
+    Code,
     ConfigurationError,
     CursorSerializationError,
     DbConnectionError,
@@ -15,9 +16,11 @@ from azure_functions_db.core.errors import (
     SourceConfigurationError,
 )
 from azure_functions_db.sql.failures import (
+    LOGIN_REFUSED,
     code_of,
     is_connection_failure,
     is_forbidden,
+    is_login_failure,
     is_schema_change,
     is_transient,
     server_number,
@@ -63,9 +66,7 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
         case PollerError():
             raise error
         case ConfigurationError():
-            raise SourceConfigurationError(
-                f"Source {source!r}: {error}", source=source, table=error.table, setting=error.setting
-            ) from None
+            raise SourceConfigurationError.of(error, source) from None
         case DbConnectionError():
             raise FetchError(f"Source {source!r}: {error}", source=source, transient=True) from error
         case CursorSerializationError():
@@ -78,18 +79,31 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
             # A rollback that fails raises what is none of the driver's own errors, so that SQLAlchemy lets it pass.
             reason = type(error).__name__
             raise FetchError(f"Source {source!r} cannot be read: {reason}", source=source, transient=True) from error
+        case OverflowError():  # SQLite's driver raises it as it is
+            raise FetchError(
+                f"Source {source!r}: a value is larger than the database can hold: {error}", source=source
+            ) from error
         case _:
             raise error
 
 
 def _translated(source: str, error: DBAPIError) -> PollerError:
     reason = _reason(error)
+    if is_login_failure(error):
+        return FetchError(f"Source {source!r}: {LOGIN_REFUSED}: {reason}", source=source, code=Code.LOGIN_REFUSED)
+    if is_forbidden(error):
+        return SourceConfigurationError(
+            f"Source {source!r}: this login lacks a right, GRANT it: {reason}", source=source, code=Code.RIGHT_MISSING
+        )
     if _is_definition_fault(error):
         return SourceConfigurationError(f"Source {source!r} does not fit its database: {reason}", source=source)
     transient = is_transient(error)
     if is_connection_failure(error):
         return FetchError(
-            f"Source {source!r}: the database cannot be reached: {reason}", source=source, transient=transient
+            f"Source {source!r}: the database cannot be reached: {reason}",
+            source=source,
+            transient=transient,
+            code=Code.DATABASE_UNREACHABLE,
         )
     return FetchError(f"Source {source!r} cannot be read: {reason}", source=source, transient=transient)
 
@@ -97,7 +111,9 @@ def _translated(source: str, error: DBAPIError) -> PollerError:
 def _reason(error: DBAPIError) -> str:
     code = code_of(error)
     message = " ".join(str(error.orig).split())
-    return message if code is None or code in message else f"{message} ({code})"
+    told = message if code is None or code in message else f"{message} ({code})"
+    is_file = code is not None and code.startswith("SQLITE_CANTOPEN")
+    return f"{told}: is its folder there? A relative path begins in the working directory" if is_file else told
 
 
 def _is_definition_fault(error: DBAPIError) -> bool:

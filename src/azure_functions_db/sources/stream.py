@@ -73,6 +73,8 @@ class LogPage(NamedTuple):
     more: bool
     facts: Sequence[Fact] = ()
     undecodable: Mapping[int, Exception] = {}
+    reads_anew: str | None = None
+    """A table whose rows the log has not told, one that was renamed say: they are read before the log goes on."""
 
 
 class Log(Protocol):
@@ -222,7 +224,7 @@ class StreamReader:
 
     def _streamed(self, place: Place, limit: int) -> FetchResult:
         page = self._log.changes(place.position, limit)
-        following = replace(place, position=page.position).checkpoint(self._kind)
+        following = replace(place, position=page.position, table=page.reads_anew).checkpoint(self._kind)
         return FetchResult(page.changes, following, page.more, undecodable=page.undecodable, facts=page.facts)
 
     def _past(self, place: Place, page: RowsPage) -> Place:

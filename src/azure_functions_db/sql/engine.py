@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from azure_functions_db.core.config import config_of
-from azure_functions_db.core.errors import ConfigurationError, DbConnectionError
+from azure_functions_db.core.errors import Code, ConfigurationError, DbConnectionError
 from azure_functions_db.core.secrets import masked, masked_value
 from azure_functions_db.sql.failures import hide_values
 
@@ -212,7 +212,8 @@ def _default_credential() -> TokenCredential:
         from azure.identity import DefaultAzureCredential
     except ModuleNotFoundError:
         raise ConfigurationError(
-            'credential="default" needs the package azure-identity: pip install "azure-functions-db[identity]"'
+            'credential="default" needs the package azure-identity: pip install "azure-functions-db[identity]"',
+            code=Code.PACKAGE_MISSING,
         ) from None
     return DefaultAzureCredential()
 
@@ -338,7 +339,13 @@ def parsed_url(connection_url: str) -> URL:
     if url is None or (url.password and "@" in f"{url.host}{url.database}{''.join(url.query)}"):
         raise ConfigurationError(
             "The database URL cannot be read; it should look like dialect+driver://user:password@host:port/name "
-            "with special characters of the password percent-encoded"
+            "with special characters of the password percent-encoded; a setting is written %NAME%",
+            code=Code.URL_UNREADABLE,
+        )
+    if url.drivername.startswith("sqlite") and url.host:
+        raise ConfigurationError(
+            "A SQLite URL has three slashes before a relative path and four before an absolute one: sqlite:///shop.db",
+            code=Code.URL_UNREADABLE,
         )
     return url
 
@@ -364,11 +371,22 @@ def _new_engine(config: DbConfig) -> Engine:
     try:
         engine = create_engine(url, **_engine_options(config, url))
     except NoSuchModuleError:
-        raise ConfigurationError(f"SQLAlchemy knows no dialect {url.drivername!r}; is its package installed?") from None
+        raise ConfigurationError(
+            f"SQLAlchemy knows no dialect {url.drivername!r}: {_driver_advice(url, None)}", code=Code.PACKAGE_MISSING
+        ) from None
     except ImportError as missing:
-        raise ConfigurationError(f"The driver of {url.drivername!r} cannot be loaded: {missing}") from None
+        raise ConfigurationError(
+            f"The driver of {url.drivername!r} cannot be loaded ({missing}): {_driver_advice(url, missing.name)}",
+            code=Code.PACKAGE_MISSING,
+        ) from None
     except (ArgumentError, TypeError, ValueError) as refused:
         raise ConfigurationError(f"The engine refused its options: {masked(str(refused))}") from None
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"{url.drivername!r} is an async driver: async functions work here with plain drivers, too, such as "
+            f"{_DRIVERS.get(engine.dialect.name, ('sqlite',))[0]}://",
+            code=Code.URL_UNREADABLE,
+        )
     engine.url = _without_secret_options(url)
     _hide_values_in_errors(engine)
     check_idle_connections(engine, config.idle_check_seconds)
@@ -376,6 +394,26 @@ def _new_engine(config: DbConfig) -> Engine:
     if config.credential is not None:
         log_in_with_tokens(engine, config.credential, allow_unverified_tls=config.allow_unverified_tls)
     return engine
+
+
+# The drivers that this library is tested with, and the extra that installs each.
+_DRIVERS = {
+    "postgres": ("postgresql+psycopg", "postgres"),
+    "postgresql": ("postgresql+psycopg", "postgres"),
+    "mysql": ("mysql+pymysql", "mysql"),
+    "mariadb": ("mariadb+pymysql", "mysql"),
+    "mssql": ("mssql+pyodbc", "mssql"),
+    "sqlserver": ("mssql+pyodbc", "mssql"),
+}
+
+
+def _driver_advice(url: URL, package: str | None) -> str:
+    known = _DRIVERS.get(url.drivername.partition("+")[0])
+    if known is None:
+        return "is its package installed?" if package is None else f"pip install {package}"
+    name, extra = known
+    install = f'pip install "azure-functions-db[{extra}]"'
+    return install if url.drivername == name else f"write {name}:// and {install}"
 
 
 def _hide_values_in_errors(engine: Engine) -> None:

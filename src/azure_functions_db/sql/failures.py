@@ -68,6 +68,7 @@ _FORBIDDEN = _Kind(
     names=("SQLITE_READONLY", "SQLITE_PERM"),
     prose=re.compile("permission was denied"),
 )
+LOGIN_REFUSED = "the database refuses the login: check user, password and database name"
 _CONSTRAINT = (
     re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys, after the value itself
     re.compile(r"CONSTRAINT `([^`]+)`"),  # MySQL, MariaDB: foreign keys and checks
@@ -78,12 +79,12 @@ _CONSTRAINT = (
 
 def is_connection_failure(error: SQLAlchemyError) -> bool:
     """Tell whether the database could not be reached, went away or refused the login."""
-    return _is_gone(error) or _means(error, _UNREACHABLE) or _is_login_failure(error)
+    return _is_gone(error) or _means(error, _UNREACHABLE) or is_login_failure(error)
 
 
 def is_transient(error: SQLAlchemyError) -> bool:
     """Tell whether the same read may well succeed in a moment."""
-    return not _is_login_failure(error) and (_is_gone(error) or _means(error, _PASSING))
+    return not is_login_failure(error) and (_is_gone(error) or _means(error, _PASSING))
 
 
 def is_schema_change(error: SQLAlchemyError) -> bool:
@@ -114,8 +115,10 @@ def code_of(error: SQLAlchemyError) -> str | None:
 def reason_of(error: SQLAlchemyError) -> str:
     """Return in a few words why the database failed; its own prose may show values."""
     code = code_of(error) or type(error).__name__
+    if is_login_failure(error):
+        return f"{LOGIN_REFUSED} ({code})"
     if is_connection_failure(error):
-        return f"the database does not answer or refuses the login ({code})"
+        return f"the database does not answer ({code})"
     return f"this login lacks the right ({code})" if is_forbidden(error) else code
 
 
@@ -136,7 +139,8 @@ def _is_gone(error: SQLAlchemyError) -> bool:
     return error.connection_invalidated or never_connected
 
 
-def _is_login_failure(error: SQLAlchemyError) -> bool:
+def is_login_failure(error: SQLAlchemyError) -> bool:
+    """Tell whether the database answered, and did not let this login in."""
     return _means(error, _LOGIN) and getattr(error, "statement", None) is None
 
 

@@ -7,9 +7,10 @@ import sys
 import threading
 import weakref
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
 from azure_functions_db.sql.failures import is_schema_change
 from azure_functions_db.sql.transactions import ambient_connection
 
@@ -165,10 +166,31 @@ def _reflected(engine: Engine, name: str, schema: str | None) -> Table:
         )
     except NoSuchTableError:
         full = f"{schema}.{name}" if schema else name
-        raise ConfigurationError(f"There is no table {full!r} in the database", table=full) from None
+        raise ConfigurationError(
+            f"There is no table {full!r} in the database{_what_is_there(described_by, name, schema)}",
+            table=full,
+            code=Code.TABLE_MISSING,
+        ) from None
     if getattr(engine.dialect, "is_mariadb", False):
         _recognise_json(table, described_by)
     return table
+
+
+def _what_is_there(described_by: Connection | Engine, name: str, schema: str | None) -> str:
+    """Return what was probably meant in place of a table that is not there, for the end of a message."""
+    from sqlalchemy import inspect
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        inspector = inspect(described_by)
+        if schema is not None and schema not in (schemas := inspector.get_schema_names()):
+            return f": it has no schema {schema!r}{did_you_mean(schema, schemas)}"
+        there = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
+    except SQLAlchemyError:  # a mistyped name is what matters
+        return ""
+    if not there and inspector.dialect.name == "sqlite" and (file := described_by.engine.url.database):
+        return f": {Path(file).absolute()} is empty, and a relative path begins in the working directory"
+    return did_you_mean(name, there) if there else ", which has no table that this login may see"
 
 
 def _unescape_name(inspector: Inspector, _table: Table, column: dict[str, Any]) -> None:

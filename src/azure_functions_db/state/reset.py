@@ -71,18 +71,13 @@ class Resets:
 
     def reset_to(self, poller_name: str, checkpoint: CheckpointJson, *, force: bool = False) -> StateChange:
         """Continue from a position that the poller's own source has given."""
-        return self._rewrite(
-            poller_name,
-            lambda current: Document(poller_name, checkpoint, source_fingerprint=current.source_fingerprint),
-            force=force,
-        )
+        return self._rewrite(poller_name, lambda _: Document(poller_name, checkpoint), force=force)
 
     def reset_to_cursor(
         self, poller_name: str, value: CursorPart, pk: Mapping[str, CursorPart], *, force: bool = False
     ) -> StateChange:
         """Continue after the row with this cursor value and key; the next tick's source owns the position."""
-        checkpoint = {"cursor": serialize_position(value, pk)}
-        return self._rewrite(poller_name, lambda _: Document(poller_name, checkpoint), force=force)
+        return self.reset_to(poller_name, {"cursor": serialize_position(value, pk)}, force=force)
 
     def clone_checkpoint(self, poller_name: str, new_poller_name: str, *, force: bool = False) -> StateChange:
         """Give another poller this one's position; one that has a position of its own only by force."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from azure_functions_db.core.errors import SerializationError, traceback_text
 from azure_functions_db.core.secrets import masked, masked_words, shortened
-from azure_functions_db.core.serializers import datetime_text, json_safe, timestamp
+from azure_functions_db.core.serializers import datetime_text, json_safe, timestamp, types_of
 from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.history import Sample, noted
@@ -376,6 +376,8 @@ class Batch:
                 attempts=self.attempts,
                 batch_id=self.id,
                 quarantined_at=at,
+                # Of a row that Python cannot hold there are only texts.
+                types=None if event.event_id in self.undecodable else _types_of(event),
                 traceback=_traceback_of(reason),
             )
             for event, reason in (
@@ -426,6 +428,14 @@ def _json_of(event: RowChange) -> dict[str, Any]:
         return RowChange(
             event.event_id, event.op, event.source, event.cursor, event.pk, None, row, event.metadata
         ).to_json()
+
+
+def _types_of(event: RowChange) -> dict[str, str] | None:
+    parts = ("cursor", "pk", "before", "after", "metadata")
+    try:
+        return types_of({name: getattr(event, name) for name in parts})
+    except RecursionError:
+        return None
 
 
 def _flat(value: Any) -> Any:

@@ -427,7 +427,7 @@ def _revived(kind: type[RowChange], *values: Any) -> RowChange:
 
 
 def _copied(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if type(row) is not dict:
+    if not isinstance(row, dict):
         return row
     if _CONTAINERS.isdisjoint(map(type, row.values())):
         return row.copy()

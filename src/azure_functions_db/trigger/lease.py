@@ -380,7 +380,7 @@ def check_store(store: object, *, transactional: bool) -> None:
     if not isinstance(store, StateStore):
         raise ConfigurationError(
             f"{type(store).__name__} is no state store: it needs acquire_lease, renew_lease, release_lease, "
-            "load_checkpoint and commit_checkpoint"
+            'load_checkpoint and commit_checkpoint; give one, such as BlobCheckpointStore() or FileStateStore("state")'
         )
     if transactional and not isinstance(store, TransactionalStateStore):
         raise ConfigurationError(

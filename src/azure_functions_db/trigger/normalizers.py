@@ -155,7 +155,8 @@ def normalizer_for(source: object, chosen: Normalizer | None) -> Normalizer:
             return ChangeNormalizer()
         case _:
             raise ConfigurationError(
-                f"{type(source).__name__} has no cursor_column and pk_columns; give the trigger a normalizer="
+                f"{type(source).__name__} has no cursor_column and pk_columns: source= takes a source, such as "
+                "SqlAlchemySource(...); one of your own without them needs a normalizer="
             )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import encoded_name
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, did_you_mean
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
 from azure_functions_db.core.signals import Observers, standard_observers
 from azure_functions_db.core.types import Position  # noqa: TC001 - read below
@@ -134,7 +134,9 @@ def check_options(options: Mapping[str, Any], allowed: type[PollOptions] = PollO
     known = all_options()
     if unknown := [name for name in options if name not in allowed.__annotations__]:
         there = ", ".join(PollOptions.__annotations__)
-        raise ConfigurationError(f"A trigger has no option {unknown[0]!r}; it has: {there}")
+        raise ConfigurationError(
+            f"A trigger has no option {unknown[0]!r}; it has: {there}{did_you_mean(unknown[0], known)}"
+        )
     for name, given in options.items():
         missing = [method for method in known[name].methods if given is not None and not hasattr(given, method)]
         if missing:

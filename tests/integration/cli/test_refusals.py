@@ -275,7 +275,7 @@ def test_a_function_that_is_not_there(used_shop: Shop) -> None:
     told = used_shop.azfdb("run", "--once", "nobody")
     assert (told.code, told.complaint) == (
         Exit.MISCONFIGURED,
-        "azfdb: The app has no timer function 'nobody'; it has: on_orders",
+        "azfdb: The app has no timer function 'nobody'; it has: on_orders [AZFDB-100]",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -260,7 +259,7 @@ class TestQuarantine:
         used_shop.azfdb("quarantine", "drop", "--all", "--yes")
         folder = Path(dropped["backup"]).parent
         for path in folder.glob("quarantine-*.json"):
-            os.rename(path, folder / f"quarantine-{_moment(8)}{path.stem[-3:]}.json")
+            path.rename(folder / f"quarantine-{_moment(8)}{path.stem[-3:]}.json")
         assert used_shop.azfdb("quarantine", "restore", "--all", "--json").json == {"rows": []}
 
     def test_a_range_is_given_to_the_handler_again(self, any_shop: Shop) -> None:

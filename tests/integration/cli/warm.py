@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.cli.main import main
+from tests.support.schemas import check_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,8 @@ def run(words: tuple[str, ...], folder: Path, environment: Mapping[str, str], st
     child.start()
     child.join(60)
     assert child.exitcode is not None, f"azfdb {' '.join(words)} did not end"
+    if child.exitcode >= 0:  # what was killed may have said nothing
+        check_json(words, out.read_text(), err.read_text())
     return child.exitcode, out.read_text(), err.read_text()
 
 

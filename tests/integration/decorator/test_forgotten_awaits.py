@@ -89,6 +89,30 @@ async def forget_in_a_transaction(writer: AsyncDbWriter, rows: list[dict[str, An
         writer.insert_many(rows=rows)  # type: ignore[unused-coroutine]
 
 
+async def forget_in_a_helper(writer: AsyncDbWriter, rows: list[dict[str, Any]]) -> None:
+    def helper() -> None:
+        writer.insert_many(rows=rows)  # type: ignore[unused-coroutine]
+
+    helper()
+    await asyncio.to_thread(helper)
+
+
+async def forget_in_a_comprehension(out: AsyncDbOut, rows: list[dict[str, Any]]) -> None:
+    [out.set(row) for row in rows]
+
+
+async def await_one_and_forget_the_other(out: AsyncDbOut, rows: list[dict[str, Any]]) -> None:
+    first, _second = out.set(rows[0]), out.set(rows[1])
+    await asyncio.gather(first)
+
+
+async def forget_in_a_task(out: AsyncDbOut, rows: list[dict[str, Any]]) -> None:
+    async def write() -> None:
+        out.set(rows)  # type: ignore[unused-coroutine]
+
+    await asyncio.create_task(write())
+
+
 async def query_and_forget(reader: AsyncDbReader, _rows: list[dict[str, Any]]) -> None:
     reader.query("SELECT 1", params={})  # type: ignore[unused-coroutine]
 
@@ -101,6 +125,10 @@ async def query_and_forget(reader: AsyncDbReader, _rows: list[dict[str, Any]]) -
         ("inject_writer", insert_and_forget, "AsyncDbWriter.insert"),
         ("inject_writer", forget_in_a_transaction, "AsyncDbWriter.insert_many"),
         ("inject_reader", query_and_forget, "AsyncDbReader.query"),
+        ("inject_writer", forget_in_a_helper, "AsyncDbWriter.insert_many"),
+        ("output", forget_in_a_comprehension, "AsyncDbOut.set"),
+        ("output", await_one_and_forget_the_other, "AsyncDbOut.set"),
+        ("output", forget_in_a_task, "AsyncDbOut.set"),
     ],
 )
 def test_a_batch_whose_handler_forgets_an_await_fails_and_comes_again(
@@ -179,6 +207,26 @@ def test_a_task_that_nobody_waits_for_fails_the_batch_with_its_write(target: Tar
         await asyncio.gather(*KEPT, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_a_task_that_writes_after_its_handler_is_spoken_of(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    async def write(out: AsyncDbOut, rows: list[dict[str, Any]]) -> None:
+        async def later() -> None:
+            await returned.wait()
+            await out.set(rows)
+
+        KEPT.append(asyncio.create_task(later()))
+
+    async def run() -> None:
+        await target.polled(write)(timer=None)
+        returned.set()
+        await asyncio.gather(*KEPT)
+
+    returned = asyncio.Event()
+    asyncio.run(run())
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "AsyncDbOut.set was called by a task that has outlived its handler" in warning
+    assert target.ids() == [1, 2]
 
 
 def test_a_function_without_a_trigger_fails_at_its_end(target: Target) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import make_url
 
 from azure_functions_db import FileStateStore, PollTrigger, PositionLostError, SourceConfigurationError
 from tests.integration.postgres_log.scene import COLUMNS, Scene
+from tests.support.schemas import check_json
 
 APP = """
 import azure.functions as func
@@ -46,6 +47,7 @@ def azfdb(app: Path, *arguments: str) -> tuple[int, str]:
         check=False,
         env={"PATH": "/usr/bin:/bin"},
     )
+    check_json(arguments, done.stdout, done.stderr)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -60,10 +62,12 @@ def test_slot_and_publication_are_shown_made_and_dropped_from_the_command_line(s
     code, planned = azfdb(app, "stream", "create", "orders", "--dry-run")
     assert (code, "CREATE PUBLICATION" in planned, "pg_create_logical_replication_slot" in planned) == (0, True, True)
     assert scene.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = :s", s=scene.table) == 0
+    assert json.loads(azfdb(app, "stream", "create", "orders", "--dry-run", "--json")[1])["done"] is False
     assert azfdb(app, "stream", "create", "orders") == (0, planned.replace("This would be done:", "Done:"))
     code, shown = azfdb(app, "stream", "show", "orders", "--json")
     assert json.loads(shown)["stream"]["slot"] == scene.table
     assert azfdb(app, "stream", "drop", "orders")[0] == 2
+    assert json.loads(azfdb(app, "stream", "drop", "orders", "--dry-run", "--json")[1])["done"] is False
     code, dropped = azfdb(app, "stream", "drop", "orders", "--yes")
     assert (code, "pg_drop_replication_slot" in dropped) == (0, True)
     assert azfdb(app, "stream", "create", "orders", "--dry-run")[1] == planned

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from decimal import Decimal
 from itertools import groupby
@@ -202,7 +205,7 @@ def test_a_broker_that_is_not_there_is_told_and_the_batch_comes_again(broker: Br
     store = MemoryStateStore()
     trigger = poller(ListSource(5), store)
     broker.kill()
-    with pytest.raises(HandlerError, match="did not take the batch"):
+    with pytest.raises(HandlerError, match="does not answer"):
         run(trigger, new_relay(patience_seconds=0.5))
     assert store.load_checkpoint("orders") == {}
     broker.start()
@@ -331,3 +334,80 @@ class TestSettings:
 def test_a_service_bus_relay_has_one_destination(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="exactly one of queue= and topic="):
         ServiceBusRelay(connection="BROKER", **wrong)  # type: ignore[arg-type]
+
+
+def test_doctor_asks_the_broker_what_is_there_and_sends_nothing(broker: Broker, new_relay: NewRelay) -> None:
+    broker.limit(LARGEST // 2)
+    found = {finding.check: finding for finding in new_relay().checkup()}
+    assert {finding.grade for finding in found.values()} == {"ok"}
+    assert "answers" in found["relay"].text
+    assert f"up to {LARGEST // 2:,}" in found["relay size"].text
+    assert re.search("4 partition|one session", found["relay order"].text)
+    assert broker.received() == []
+
+
+def test_doctor_is_told_that_a_broker_does_not_answer(broker: Broker, new_relay: NewRelay) -> None:
+    relay = new_relay()
+    broker.kill()
+    [finding] = relay.checkup()
+    assert (finding.check, finding.grade) == ("relay", "error")
+    assert "c2VjcmV0" not in finding.text
+    broker.start()
+    assert relay.checkup()[0].grade == "ok"
+
+
+def test_doctor_is_told_that_a_setting_is_missing() -> None:
+    [finding] = EventHubRelay(connection="NOWHERE", event_hub="hub").checkup()
+    assert finding.grade == "error"
+    assert "NOWHERE" in finding.text
+
+
+def test_doctor_finds_the_relays_that_a_handler_names(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "function_app.py").write_text(APP)
+    (tmp_path / "state").mkdir()
+    told = subprocess.run(
+        [str(Path(sys.executable).with_name("azfdb")), "doctor", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = {
+        poller["poller"]: [each["grade"] for each in poller["findings"] if each["check"] == "relay"]
+        for poller in json.loads(told.stdout)["pollers"]
+    }
+    assert found == {"publish": ["ok"], "keep": [], "late": ["ok"]}
+    assert broker.received() == []
+
+
+APP = """
+from __future__ import annotations
+import azure.functions as func
+from azure_functions_db import DbBindings, FileStateStore
+from azure_functions_db.relay import EventHubRelay, ServiceBusRelay
+from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
+from tests.support import padding
+
+padding.install()
+app = func.FunctionApp()
+db = DbBindings()
+hub = EventHubRelay(connection="BROKER", event_hub="hub")
+queue = ServiceBusRelay(connection="BROKER", queue="orders")
+options = {"arg_name": "events", "source": MemoryStreamSource(MemoryLog()), "checkpoint_store": FileStateStore("state")}
+
+@app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer")
+@db.trigger(name="publish", **options)
+def publish(timer: func.TimerRequest, events, context) -> None:
+    hub(events, context)
+
+@app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer")
+@db.trigger(name="keep", **options)
+def keep(timer: func.TimerRequest, events) -> None:
+    pass
+
+@app.timer_trigger(schedule="*/10 * * * * *", arg_name="timer")
+@db.trigger(name="late", **options)
+async def late(timer: func.TimerRequest, events, context) -> None:
+    await queue.send_async(events, context)
+"""

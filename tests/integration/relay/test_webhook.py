@@ -238,3 +238,17 @@ def test_a_secret_that_protects_nothing_is_refused(receiver: Receiver, secret: s
 def test_options_that_cannot_work_are_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         WebhookRelay(**wrong)
+
+
+def test_doctor_asks_the_receiver_without_posting(receiver: Receiver) -> None:
+    found = {finding.check: finding.grade for finding in WebhookRelay(url=receiver.url).checkup()}
+    assert found == {"relay": "ok", "relay signature": "note", "relay transport": "warning"}
+    assert (receiver.posts, receiver.tries) == ([], 0)
+
+
+def test_doctor_is_told_that_a_receiver_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    [finding] = WebhookRelay(url=f"http://127.0.0.1:{port}/?code=hush").checkup()
+    assert finding.grade == "error"
+    assert "hush" not in finding.text

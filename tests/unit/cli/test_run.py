@@ -264,7 +264,7 @@ def test_a_failing_poller_tells_its_traceback_once(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert failed.stderr.count("Traceback") == 1
     assert failed.stderr.count("  File ") == 1, "the app's own frame"
-    assert failed.stderr.rstrip().splitlines()[-1].endswith("HandlerError")
+    assert failed.stderr.rstrip().splitlines()[-1].endswith("HandlerError  [AZFDB-504]")
     assert "changed failed: The handler failed: ValueError: bad" in failed.stderr
 
 

@@ -3,11 +3,24 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import traceback
+from pathlib import Path
 
 import pytest
 
 from azure_functions_db.core import errors
-from azure_functions_db.core.errors import DbConnectionError, DbError, LeaseConflictError, RowsFailed, WriteError
+from azure_functions_db.core.errors import (
+    Code,
+    DbConnectionError,
+    DbError,
+    LeaseConflictError,
+    RowsFailed,
+    WriteError,
+    code_behind,
+    traceback_text,
+    with_code,
+)
+from tests.support.errors import all_errors
 
 ERROR_CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, DbError)]
 
@@ -39,6 +52,46 @@ def test_second_parents_are_as_drawn() -> None:
 def test_every_error_says_what_happened_in_its_docstring(kind: type[DbError]) -> None:
     assert kind.__doc__
     assert kind.__doc__.rstrip().endswith(".")
+
+
+def test_every_class_has_a_code_of_its_own() -> None:
+    codes = [kind.code for kind in all_errors()]
+    assert sorted(set(codes)) == sorted(codes)
+    assert set(codes) <= set(Code)
+
+
+def test_every_code_is_raised_somewhere() -> None:
+    sources = "".join(path.read_text() for path in Path(errors.__file__).parents[1].rglob("*.py"))
+    assert [code for code in Code if f"Code.{code.name}" not in sources] == []
+
+
+def test_a_code_stands_below_the_message_in_a_traceback_and_not_in_it() -> None:
+    error = WriteError("refused")
+    assert str(error) == "refused"
+    assert traceback.format_exception(error) == ["azure_functions_db.WriteError: refused\n", "AZFDB-301\n"]
+    assert traceback_text(error) == "azure_functions_db.WriteError: refused\nAZFDB-301\n"
+
+
+def test_an_error_can_say_more_exactly_what_happened() -> None:
+    error = errors.ConfigurationError("no such table", code=Code.TABLE_MISSING)
+    assert (error.code, with_code(error)) == ("AZFDB-104", "no such table [AZFDB-104]")
+    assert errors.SourceConfigurationError.of(error, "orders").code is Code.TABLE_MISSING
+    assert errors.SourceConfigurationError.of(errors.ConfigurationError("no")).code is Code.SOURCE_UNFIT
+
+
+def test_the_code_in_the_log_is_that_of_what_really_happened() -> None:
+    handler = errors.HandlerError("failed")
+    assert code_behind(handler) == "AZFDB-504"
+    handler.__cause__ = ValueError("bad")
+    assert code_behind(handler) == "AZFDB-504"
+    handler.__cause__ = WriteError("refused")
+    assert code_behind(handler) == "AZFDB-301"
+    assert code_behind(ValueError("bad")) is None
+
+
+def test_state_that_cannot_be_reached_has_another_code_than_state_that_makes_no_sense() -> None:
+    assert errors.StateStoreError("gone", unreachable=True).code is Code.STATE_UNREACHABLE
+    assert errors.StateStoreError("torn").code is Code.STATE_UNUSABLE
 
 
 def test_an_error_carries_what_it_is_about() -> None:

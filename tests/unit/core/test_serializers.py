@@ -17,8 +17,10 @@ from azure_functions_db.core.serializers import (
     deserialize_part,
     deserialize_position,
     json_safe,
+    retyped,
     serialize_part,
     serialize_position,
+    types_of,
 )
 
 
@@ -60,6 +62,24 @@ def same(one: Any, other: Any) -> bool:
 @given(value=parts)
 def test_a_part_comes_back_as_the_same_value_of_the_same_type(value: Any) -> None:
     assert same(deserialize_part(through_json(serialize_part(value))), value)
+
+
+rows = st.recursive(
+    parts | st.timedeltas(dt.timedelta(-99_999), dt.timedelta(99_999)) | st.floats() | st.decimals(allow_nan=False),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(value=rows)
+def test_what_json_cannot_hold_comes_back_by_the_types_noted_beside_it(value: Any) -> None:
+    assert same(retyped(*through_json([json_safe(value), types_of(value)])), value)
+
+
+def test_types_are_noted_only_where_json_would_forget_them() -> None:
+    value = {"a/b": [1, Decimal("1.50")], "c": "1.50", "d": {"e~": {"x", "y"}}, "f": bytearray(b"g")}
+    assert types_of(value) == {"/a~1b/1": "decimal", "/d/e~0": "set", "/f": "bytes"}
+    assert retyped(through_json(json_safe(value)), types_of(value)) == value
 
 
 @given(cursor=parts, first=parts, second=parts)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import subprocess
 import sys
+import types
 from itertools import permutations
 from typing import Any
 
@@ -330,6 +331,62 @@ def test_an_annotation_that_promises_the_other_face_is_refused(
     waiting.__annotations__["first"], plainly.__annotations__["first"] = annotation(awaited), annotation(plain)
     decorator(kind, "first")(waiting)
     decorator(kind, "first")(plainly)
+
+
+SPELLINGS = [
+    "{face}",
+    "'{face}'",
+    "{face} | None",
+    "None | {face}",
+    "Optional[{face}]",
+    "Optional['{face}']",
+    "typing.Union[None, {face}]",
+    "Annotated[{face}, 'where rows go']",
+    "Annotated[Optional[{face}], 'where rows go']",
+    "Optional[Annotated[{face}, 'where rows go']]",
+    "package.{face}",
+    "package.decorator.out.{face}",
+    "Optional[package.{face}]",
+    "Alias",
+    "MaybeAlias",
+    "TextAlias",
+    "Optional['MaybeAlias']",
+]
+PROGRAM = """
+{postponed}
+import typing
+from typing import Annotated, Optional, Union
+import azure_functions_db as package
+from azure_functions_db import {face}
+Alias, MaybeAlias, TextAlias = {face}, Optional[{face}], "{face}"
+{kind} handler(req, first: {spelling}): ...
+"""
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("postponed", ["", "from __future__ import annotations"], ids=["at once", "postponed"])
+def test_the_other_face_is_refused_however_it_is_spelled(spelling: str, postponed: str) -> None:
+    def handler(face: str, kind: str) -> Any:
+        names: dict[str, Any] = {"__name__": "app"}
+        words = {"face": face, "kind": kind, "postponed": postponed, "spelling": spelling.format(face=face)}
+        exec(compile(PROGRAM.format(**words), "app", "exec", dont_inherit=True), names)
+        return names["handler"]
+
+    with pytest.raises(ConfigurationError, match="receives an AsyncDbOut: annotate it so, and await"):
+        decorator("output", "first")(handler("DbOut", "async def"))
+    with pytest.raises(ConfigurationError, match="receives a DbOut: annotate it so, or make"):
+        decorator("output", "first")(handler("AsyncDbOut", "def"))
+    decorator("output", "first")(handler("DbOut", "def"))
+    decorator("output", "first")(handler("AsyncDbOut", "async def"))
+
+
+@pytest.mark.parametrize("spelling", ["list[DbOut]", "others.DbOut", "Callable[[DbOut], None]", "not a type"])
+def test_what_only_mentions_a_face_is_left_alone(spelling: str) -> None:
+    async def handler(req: func.HttpRequest, first: Any) -> None: ...
+
+    handler.__globals__["others"] = types.ModuleType("others")
+    handler.__annotations__["first"] = spelling
+    decorator("output", "first")(handler)
 
 
 @pytest.mark.parametrize(("kind", "plain", "awaited"), FACES)

@@ -107,7 +107,7 @@ def test_one_poller_that_cannot_be_read_does_not_hide_the_others() -> None:
 
     status = status_of([poller(Broken()), poller(FiveMethods(MemoryStateStore()))], NOW)
 
-    assert [each.problems for each in status.pollers] == [["the storage is on fire"], []]
+    assert [each.problems for each in status.pollers] == [["the storage is on fire [AZFDB-400]"], []]
     assert status.has_problems
 
 

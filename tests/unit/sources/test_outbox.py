@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, delete
+from sqlalchemy import create_engine, delete, func, insert, select
 from sqlalchemy.dialects import mssql
 
 from azure_functions_db import (
     ConfigurationError,
+    DbConfig,
+    FetchError,
     Outbox,
     OutboxSource,
     SerializationError,
     SourceConfigurationError,
     SqlAlchemySource,
 )
-from azure_functions_db.sources.keyset.definition import defined
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import Bound, Position
+from azure_functions_db.sources.keyset.reader import counting
 from azure_functions_db.sources.keyset.shape import Shape
-from azure_functions_db.sources.outbox.layout import Columns, outbox_table
+from azure_functions_db.sources.outbox.rows import OutboxRows
+from azure_functions_db.sources.outbox.table import Columns, outbox_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,66 +49,60 @@ CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint) - 1) NOT N
 );
 CREATE INDEX ix_outbox_position ON outbox (position, sequence);"""
 
-SQL_SERVER = """CREATE TABLE shop.outbox (
-	id UNIQUEIDENTIFIER NOT NULL,
-	aggregatetype NVARCHAR(255) NOT NULL,
-	aggregateid NVARCHAR(255) NOT NULL,
-	type NVARCHAR(255) NOT NULL,
-	payload NVARCHAR(max) NULL,
-	headers NVARCHAR(max) NULL,
-	created_at DATETIMEOFFSET NOT NULL DEFAULT SYSDATETIMEOFFSET(),
-	sequence BIGINT NOT NULL IDENTITY,
-	position ROWVERSION NOT NULL,
-	PRIMARY KEY (sequence),
-	UNIQUE (id)
-);
-CREATE INDEX ix_outbox_position ON shop.outbox (position, sequence);"""
+SQL_SERVER = Path(__file__).with_name("outbox_sql_server.sql")
 
 
 def test_the_ddl_of_postgresql_is_what_it_was() -> None:
     assert Outbox().ddl("postgresql") == POSTGRES
 
 
-def test_the_ddl_of_sql_server_is_what_it_was() -> None:
-    assert Outbox(schema="shop").ddl("mssql") == SQL_SERVER
+def sql_server_statements() -> dict[str, str]:
+    """Return every statement about an outbox as SQL Server gets it, by what it is for; parameters are variables."""
+    outbox, dialect = Outbox(schema="shop"), sql_server()
+    table = outbox_table("outbox", "shop", Columns(), "mssql")
+    engine: Any = SimpleNamespace(dialect=dialect)
+    provider: Any = SimpleNamespace(get_engine=lambda _config: engine)
+    options: dict[str, Any] = {"name": "shop.outbox", "settle_seconds": None, "partition_by": None}
+    rows = OutboxRows(outbox, DbConfig(connection_url="mssql+pyodbc://h/d"), provider, **options)
+    position, bound = Position((b"\0" * 8,)), Bound(b"\0" * 8)
+    event, thin = sql_server_plan(table, dialect, rows.events), sql_server_plan(table, dialect, rows.thin)
+    written = ("id", "topic", "key", "type", "payload", "headers")
+    statements: dict[str, Any] = {
+        "write": insert(table).inline().values({Columns().on("mssql")[part]: "" for part in written}),
+        "first page": event.page(Position(), bound),
+        "next page": event.page(position, bound),
+        "rows to remove": thin.page(position),
+        "remove": delete(table).where(table.columns.id.in_(["a", "b"])),
+        "clock": select(func.sysdatetimeoffset()),
+        "count": counting(event, position),
+        "last row": rows._one(table, None),
+        "row by number": rows._one(table, rows._condition(table, "5")),
+        "row by id": rows._one(table, rows._condition(table, "00000000-0000-0000-0000-000000000000")),
+        "row by time": rows._one(table, rows._condition(table, "2026-01-01T00:00:00Z")),
+    }
+    ddl = {f"table {place}": one for place, one in enumerate(outbox.ddl("mssql").removesuffix(";").split(";\n"), 1)}
+    return ddl | {name: as_sent(one, dialect) for name, one in statements.items()}
+
+
+def sql_server() -> Any:
+    dialect: Any = mssql.dialect()  # type: ignore[no-untyped-call]
+    dialect._supports_offset_fetch = True  # as it finds out on a server of 2012 or later
+    return dialect
+
+
+def sql_server_plan(table: Any, dialect: Any, source: SqlAlchemySource) -> Plan:
+    shape = Shape(table, {column.name: column.type for column in table.columns}, table)
+    return Plan(source._definition, shape, dialect)
+
+
+def as_sent(statement: Any, dialect: Any) -> str:
+    compiled = " ".join(str(statement.compile(dialect=dialect)).split())
+    return re.sub(r"(?<![\w:]):(\w+)", r"@\1", re.sub(r"__\[POSTCOMPILE_\w+\]", "1", compiled))
 
 
 def test_the_statements_of_sql_server_are_what_they_were() -> None:
-    table = outbox_table("outbox", None, Columns(), "mssql")
-    dialect: Any = mssql.dialect()  # type: ignore[no-untyped-call]
-    dialect._supports_offset_fetch = True  # as it finds out on a server of 2012 or later
-    definition = defined(
-        table="outbox",
-        query=None,
-        schema=None,
-        cursor_column="position",
-        pk_columns=["position"],
-        where=None,
-        parameters=None,
-        columns=["id"],
-        created_column=None,
-        deleted_column=None,
-        partition=None,
-        partition_by=None,
-        start_at="beginning",
-        in_flight="wait",
-        settle_seconds=None,
-        strategy="cursor",
-        operation_mode="upsert_only",
-        undecodable="error",
-    )
-    plan = Plan(definition, Shape(table, {column.name: column.type for column in table.columns}, table), dialect)
-    page = plan.page(Position((b"\0" * 8,)), Bound(b"\0" * 8))
-    compiled = " ".join(str(page.compile(dialect=dialect)).split())
-    assert compiled == (
-        "SELECT outbox.id, outbox.position FROM outbox "
-        "WHERE outbox.position > :azfdb_p0 AND outbox.position <= :azfdb_bound ORDER BY outbox.position "
-        "OFFSET 0 ROWS FETCH FIRST __[POSTCOMPILE_azfdb_limit] ROWS ONLY"
-    )
-    removing = delete(table).where(table.columns.id.in_(["a"]))
-    assert " ".join(str(removing.compile(dialect=dialect)).split()) == (
-        "DELETE FROM outbox WHERE outbox.id IN (__[POSTCOMPILE_id_1])"
-    )
+    written = "".join(f"-- {name}\n{statement};\n\n" for name, statement in sql_server_statements().items())
+    assert written == SQL_SERVER.read_text()
 
 
 def source(**options: Any) -> OutboxSource:
@@ -169,6 +169,30 @@ def test_a_payload_that_json_cannot_hold_is_refused(payload: Any, said: str) -> 
     Outbox().create(engine)
     with engine.connect() as connection, pytest.raises(SerializationError, match=said):
         Outbox().add(connection, topic="a", key=1, payload=payload)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("typed", "error", "said"),
+    [
+        ("2", SourceConfigurationError, "has no row '2', or no longer"),
+        ("", SourceConfigurationError, "has no row ''"),
+        ("x" * 5000, SourceConfigurationError, "has no row 'x{59}…"),
+        ("9999-12-31T23:59:59-01:00", SourceConfigurationError, "has no row '9999"),
+        ("2999-01-01", SourceConfigurationError, "no row written since 2999-01-01"),
+        ("9" * 30, FetchError, "larger than the database can hold"),
+        ("position=5", SourceConfigurationError, "A position is written sequence="),
+    ],
+)
+def test_a_place_that_is_not_there_is_one_clear_error(
+    sqlite_database: str, typed: str, error: type[Exception], said: str
+) -> None:
+    engine = create_engine(sqlite_database)
+    Outbox().create(engine)
+    with engine.begin() as connection:
+        Outbox().add(connection, topic="a", key=1, payload=None)
+    with pytest.raises(error, match=said):
+        source(url=sqlite_database).parse(typed)
     engine.dispose()
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import PositionLostError, SourceConfigurationError
-from azure_functions_db.core.serializers import deserialize_part, serialize_part
-from azure_functions_db.core.types import Change
-from azure_functions_db.sources.hashdiff.rows import packed_row, unpacked_row
+from azure_functions_db.core.serializers import deserialize_part, json_safe, retyped, serialize_part, types_of
+from azure_functions_db.core.types import Change, Comparison
 from azure_functions_db.sources.hashdiff.snapshots import GONE, Block, Entry, Root, digest_of
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from azure_functions_db.core.errors import SerializationError
-    from azure_functions_db.core.types import Operation
-    from azure_functions_db.sources.hashdiff.hashes import FoundRow, Relation
+    from azure_functions_db.core.types import CursorPart, Operation, RawRecord
+    from azure_functions_db.sources.hashdiff.relation import FoundRow, Relation
     from azure_functions_db.sources.hashdiff.snapshots import Documents, Key
 
 _DELETES, _UPSERTS = 0, 1
@@ -143,6 +142,24 @@ class Scan:
         self._replace(difference, {})
         self._pass(1)
         return len(due)
+
+    def compare(self) -> Comparison:
+        """Compare the next block row by row whatever its sum is: what the sum does not show, no scan would find."""
+        block = self.blocks[self.position.place]
+        most = max(block.rows, 2 * self.block_rows)
+        if block.rows == 0 or self.relation.boundary(self.connection, self._start, block.end, most + 1) is not None:
+            return Comparison(block.rows, waiting=self._count_here())  # more rows than there were: the sum shows it
+        hashes = self.relation.hashes(self.connection, self._start, block.end)
+        entries = {key: entry.hash for key, entry in self._entries(block).items()}
+        others = _by_key([key for key in hashes | entries if hashes.get(key) != entries.get(key)])
+        self._pass(1)
+        if (len(hashes), digest_of(hashes.values())) != (block.rows, block.digest):
+            return Comparison(len(hashes), waiting=len(others))
+        return Comparison(len(hashes), missing=[self.relation.key_values(key) for key in others])
+
+    def skip(self) -> None:
+        """Leave the next block aside."""
+        self._pass(1)
 
     def _check_keys(self) -> None:
         if self.relation.may_lack_keys and self.relation.lacks_keys(self.connection):
@@ -266,7 +283,7 @@ class Scan:
                 taken[key] = None
             elif (row := rows.get(key)) is not None and (entry is None or entry.hash != row.hash):
                 self._tell("insert" if entry is None else "update", key, entry, row)
-                taken[key] = Entry(row.hash, packed_row(row.record) if self.keep_rows else None)
+                taken[key] = Entry(row.hash, _packed(row.record) if self.keep_rows else None)
         return taken
 
     def _tell(self, op: Operation, key: Key, entry: Entry | None, row: FoundRow | None) -> None:
@@ -278,7 +295,7 @@ class Scan:
                 position=_position(self.position.scan, key, row),
                 key=self.relation.key_values(key),
                 after=None if row is None else row.record,
-                before=None if entry is None or entry.row is None else unpacked_row(entry.row),
+                before=None if entry is None or entry.row is None else _unpacked(entry.row),
                 cursor=self.position.scan,
                 metadata={"scan": self.position.scan},
             )
@@ -351,7 +368,23 @@ def _by_key(keys: Mapping[Key, Any] | Sequence[Key]) -> list[Key]:
     return sorted(keys, key=lambda key: mark_of(0, key))
 
 
-def _position(scan: int, key: Key, row: FoundRow | None) -> str:
+def row_change(shown: Mapping[str, CursorPart], key: Key, row: FoundRow) -> Change:
+    """Return a row as it is, outside any scan."""
+    cursor = next(iter(shown.values()))
+    return Change(op="upsert", position=_position("row", key, row), key=shown, after=row.record, cursor=cursor)
+
+
+def _position(scan: int | str, key: Key, row: FoundRow | None) -> str:
     """Return what tells a change from every other: the same row with the same content comes once in a scan."""
     written = json.dumps([serialize_part(part) for part in key], separators=(",", ":"))
     return f"{scan}:{written}:{'gone' if row is None else row.hash.hex()}"
+
+
+def _packed(row: RawRecord) -> str:
+    """Return a row as a snapshot keeps it for before images: a text that gives back the same values."""
+    return json.dumps([json_safe(row), types_of(row)], separators=(",", ":"))
+
+
+def _unpacked(text: str) -> RawRecord:
+    row: RawRecord = retyped(*json.loads(text))
+    return row

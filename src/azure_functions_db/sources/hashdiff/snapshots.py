@@ -12,12 +12,11 @@ import json
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from azure_functions_db.azure.storage import blob_container, failure_told
-from azure_functions_db.core.config import encoded_app, encoded_name, expanded
-from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError, masked_error
+from azure_functions_db.azure.storage import BlobFolder
+from azure_functions_db.core.config import encoded_name
+from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import is_schema_change, is_transient, reason_of
@@ -379,88 +378,30 @@ class BlobSnapshots:
         container: str = "db-snapshots",
         app_name: str | None = None,
     ) -> None:
-        if app_name:
-            encoded_name("app_name", app_name)
-        self._given = container_client
-        self._connection = connection
-        self._container_name = container
-        self._app_name = app_name
+        self._blobs = BlobFolder("snapshots", app_name, container_client or (connection, container), _failed)
 
     def names(self, snapshot: str) -> list[str]:
         """Return the names of all documents of a snapshot."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        folder = self._folder(snapshot)
-        with _translated():
-            try:
-                return [name.removeprefix(folder) for name in self._container.list_blob_names(name_starts_with=folder)]
-            except ResourceNotFoundError:
-                return []
+        folder = _folder(snapshot)
+        return [name.removeprefix(folder) for name in self._blobs.names(folder)]
 
     def read(self, snapshot: str, name: str) -> bytes | None:
         """Return a document; None where it is not there."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with _translated():
-            try:
-                return self._container.download_blob(self._folder(snapshot) + name).readall()
-            except ResourceNotFoundError:
-                return None
+        return self._blobs.read(_folder(snapshot) + name)
 
     def write(self, snapshot: str, documents: Mapping[str, bytes]) -> None:
         """Keep documents, each before the next; one that is there already has the same content."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with _translated():
-            try:
-                self._upload(snapshot, documents)
-            except ResourceNotFoundError:
-                self._make_container()
-                self._upload(snapshot, documents)
+        self._blobs.write({_folder(snapshot) + name: content for name, content in documents.items()})
 
     def remove(self, snapshot: str, names: Iterable[str]) -> None:
         """Forget documents; one that is not there is no error."""
-        from azure.core.exceptions import ResourceNotFoundError
-
-        with _translated():
-            for name in names:
-                try:
-                    self._container.delete_blob(self._folder(snapshot) + name)
-                except ResourceNotFoundError:
-                    continue
-
-    @cached_property
-    def _container(self) -> ContainerClient:
-        return self._given or blob_container(self._connection, expanded(self._container_name))
-
-    def _folder(self, snapshot: str) -> str:
-        return f"snapshots/{encoded_app(self._app_name)}/{encoded_name('snapshot', snapshot)}/"
-
-    def _upload(self, snapshot: str, documents: Mapping[str, bytes]) -> None:
-        for name, content in documents.items():
-            self._container.upload_blob(self._folder(snapshot) + name, content, overwrite=True)
-
-    def _make_container(self) -> None:
-        from azure.core.exceptions import ResourceExistsError
-
-        try:
-            self._container.create_container()
-        except ResourceExistsError:
-            return
+        for name in names:
+            self._blobs.remove(_folder(snapshot) + name)
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    from azure.core.exceptions import AzureError
+def _folder(snapshot: str) -> str:
+    return f"{encoded_name('snapshot', snapshot)}/"
 
-    try:
-        yield
-    except AzureError as error:
-        code = getattr(error, "error_code", None)
-        reason = failure_told(error, str(getattr(code, "value", code) or type(error).__name__))
-        refused = FetchError(f"The snapshots in blob storage failed: {reason}")
-        try:
-            raise refused from masked_error(error)
-        finally:
-            # The error itself could show a signed URL to whoever follows the chain.
-            refused.__context__ = None
+
+def _failed(reason: str) -> FetchError:
+    return FetchError(f"The snapshots in blob storage failed: {reason}")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import random
 from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.config import config_of, encoded_name
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.serializers import datetime_text, serialize_part
+from azure_functions_db.core.serializers import datetime_text, deserialize_position, serialize_part, serialize_position
 from azure_functions_db.core.types import AdapterCapability, Backlog, FetchResult, SourceDescriptor
-from azure_functions_db.sources.hashdiff.hashes import Relation, hashing
-from azure_functions_db.sources.hashdiff.scan import MOST_BLOCKS, Position, Scan
+from azure_functions_db.sources.hashdiff.relation import Relation, checked_up, hashing
+from azure_functions_db.sources.hashdiff.scan import MOST_BLOCKS, Position, Scan, row_change
 from azure_functions_db.sources.hashdiff.snapshots import Documents, Root, SqlSnapshots
+from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.definition import defined
 from azure_functions_db.sources.keyset.shape import query_shape, renewed_table_shape
 from azure_functions_db.sources.read_errors import may_be_migration, reading
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import CheckpointJson, Finding
-    from azure_functions_db.sources.hashdiff.snapshots import Snapshots
+    from azure_functions_db.core.types import CheckpointJson, Comparison, CursorPart, Finding
+    from azure_functions_db.sources.hashdiff.snapshots import Key, Snapshots
     from azure_functions_db.sql.engine import EngineProvider
 
 _MOST_COUNTED = 100_000
@@ -91,7 +93,7 @@ class HashDiffSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         _check_amounts(scan_interval_seconds, rows_per_tick, block_rows)
         key = tuple(pk_columns) if not isinstance(pk_columns, str) else pk_columns
         if not key:
@@ -151,7 +153,7 @@ class HashDiffSource:
 
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
-        with reading(self.name), self._connected() as (relation, connection):
+        with reading(self.name), self.connected() as (relation, connection):
             relation.boundary(connection, None, None, 1)
 
     def open(self) -> HashDiffReader:
@@ -174,16 +176,14 @@ class HashDiffSource:
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many changes the rest of the scan would find, or the next one where none is under way."""
-        with reading(self.name), self._connected() as (relation, connection):
+        with reading(self.name), self.connected() as (relation, connection):
             scan = self._scan(relation, connection, *self._start(checkpoint))
             found = scan.count(_MOST_COUNTED, self.rows_per_tick)
             return Backlog(found, "changes", is_more=not scan.is_at_end)
 
     def examine(self) -> list[Finding]:
         """Return what an operator should know: key, index, and what a scan costs."""
-        from azure_functions_db.sources.hashdiff.checks import checked_up
-
-        with reading(self.name), self._connected() as (relation, connection):
+        with reading(self.name), self.connected() as (relation, connection):
             return list(checked_up(relation, connection, self.documents, self._block_rows, self.rows_per_tick))
 
     checkup = examine
@@ -208,8 +208,34 @@ class HashDiffSource:
         if text.strip() == "beginning":
             return {}
         raise SourceConfigurationError(
-            f"{text!r} is no position of a hash diff: it goes on from its snapshot, or from the beginning"
+            f"{text!r} is no position of a hash diff: it goes on from its snapshot, or from the beginning. To have a "
+            "range of keys delivered again there is azfdb backfill"
         )
+
+    def ranged(self, start_at: CursorPart, end_at: CursorPart) -> TableRows:
+        """Return the rows as they are now, from one value of the first key column to another, both included."""
+        return TableRows(self, start_at, end_at)
+
+    def cursor_from(self, text: str) -> CursorPart:
+        """Return a typed text as a value of the first key column."""
+        name = self.pk_columns[0]
+        with reading(self.name), self.connected() as (relation, _):
+            value: CursorPart = values.revived_row({name: text}, relation.shape.types, strict=True)[name]
+            return value
+
+    def cursor_at(self, checkpoint: CheckpointJson) -> None:
+        """Return no cursor: whatever the checkpoint says, all rows that are there can be read."""
+
+    def compared(self, checkpoint: CheckpointJson, share: float = 1) -> Iterator[Comparison]:
+        """Compare the table with the snapshot block by block and row by row, whatever the sums say."""
+        with reading(self.name), self.connected() as (relation, connection):
+            root, _ = self._start(checkpoint)
+            scan = self._scan(relation, connection, root, Position(root.scan, 0))
+            while not scan.is_at_end:
+                if share >= 1 or random.random() < share:  # noqa: S311 - a sample
+                    yield scan.compare()
+                else:
+                    scan.skip()
 
     def discard_snapshot(self) -> None:
         """Remove the snapshot; without a reset of its poller, the next tick says that its position is lost."""
@@ -242,7 +268,7 @@ class HashDiffSource:
         if not self._is_due(checkpoint):
             return Fetched(FetchResult([], checkpoint, more=False), None)
         root, began = self._start(checkpoint, last)
-        with self._connected(None if last is None else last.relation) as (relation, connection):
+        with self.connected(None if last is None else last.relation) as (relation, connection):
             scan = self._scan(relation, connection, root, began)
             scan.span = _span(checkpoint)
             if last is not None and (root, began) == (last.root, last.position):
@@ -314,7 +340,7 @@ class HashDiffSource:
         return {"cursor": cursor}
 
     @contextmanager
-    def _connected(self, known: Relation | None = None) -> Iterator[tuple[Relation, Connection]]:
+    def connected(self, known: Relation | None = None) -> Iterator[tuple[Relation, Connection]]:
         """Lend a connection whose session writes values in one form, with what to ask over it."""
         engine = self._engine()
         with engine.connect() as connection:
@@ -368,6 +394,67 @@ class HashDiffReader:
         """Nothing to give back."""
 
 
+class TableRows:
+    """The rows of a table as they are now, in the order of their key: for delivering them once more.
+
+    An event has the same id for the same content of a row, however often it is delivered so. It is an upsert:
+    what the poller has delivered before is not looked at.
+    """
+
+    def __init__(self, source: HashDiffSource, first: CursorPart, last: CursorPart) -> None:
+        self._source = source
+        self._range = (first, last)
+        self.source_descriptor = source.source_descriptor
+
+    def validate(self) -> None:
+        """Raise where the definition and the database disagree."""
+        self._source.validate()
+
+    def capability(self) -> AdapterCapability:
+        """Say that this is the newest state of rows, and no more."""
+        return AdapterCapability()
+
+    def open(self) -> None:
+        """Hold nothing: it is its own reader."""
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        """Keep everything: the rows stay where they are."""
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        """Return the next rows; a few more where the database takes several keys for the same."""
+        start = self._place(checkpoint)
+        with self._rows() as (rows, connection):
+            end = rows.boundary(connection, start, None, limit)
+            found = rows.rows_between(connection, start, end)
+            changes = [row_change(rows.key_values(key), key, row) for key, row in found.items()]
+        if not found:
+            return FetchResult([], checkpoint, more=False)
+        failures = {place: row.failure for place, row in enumerate(found.values()) if row.failure is not None}
+        following = {"cursor": self._written(end or list(found)[-1])}
+        return FetchResult(changes, following, more=end is not None, undecodable=failures)
+
+    def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
+        """Return how many rows are left; counting stops at ``most``."""
+        with self._rows() as (rows, connection):
+            count = rows.count(connection, self._place(checkpoint), None)
+        return count if most is None else min(count, most)
+
+    @contextmanager
+    def _rows(self) -> Iterator[tuple[Relation, Connection]]:
+        with reading(self._source.name), self._source.connected() as (relation, connection):
+            yield relation.ranged(connection, *self._range), connection
+
+    def _written(self, key: Key) -> dict[str, Any]:
+        return serialize_position(key[0], dict(zip(self._source.pk_columns, key, strict=True)))
+
+    def _place(self, checkpoint: CheckpointJson) -> Key | None:
+        written = checkpoint.get("cursor")
+        return None if written is None else deserialize_position(written, self._source.pk_columns)[1:]
+
+
 def _cursor(written: Any) -> dict[str, Any]:
     match written:
         case {"kind": "scan", "value": int(), "snapshot": str(), "place": int()}:
@@ -392,7 +479,7 @@ def _named(name: str) -> None:
     try:
         encoded_name("name", name)
     except ConfigurationError as error:
-        raise SourceConfigurationError(str(error)) from None
+        raise SourceConfigurationError.of(error) from None
 
 
 def _check_amounts(interval: object, rows_per_tick: object, block_rows: object) -> None:

@@ -31,6 +31,7 @@ def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:
     """Look at the index, the cursor and the clock of a source's database."""
     yield _index(plan, connection)
     yield _cursor_type(plan)
+    yield from _key(plan)
     yield _recurring_values(plan, connection)
     yield _null_cursors(plan, connection)
     yield from unread_tombstones(plan, connection)
@@ -154,6 +155,19 @@ def _takes_the_highest_and_one_more(plan: Plan, connection: Connection) -> bool:
     return any(highest.search(sql) for sql in connection.execute(triggers, {"name": plan.definition.table}).scalars())
 
 
+def _key(plan: Plan) -> Iterator[Finding]:
+    """Tell of key columns that several rows may share: of two rows with one cursor value, too, only one is read."""
+    names = plan.definition.pk_columns
+    if plan.shape.tells_keys and not plan.shape.is_key(names):
+        own = [column.name for column in plan.shape.table.primary_key.columns] if plan.shape.table is not None else []
+        yield Finding(
+            "key",
+            "warning",
+            f"several rows may share a value of {', '.join(names)}: of those with one cursor value, one is read",
+            f"pk_columns={own}, or a unique index on ({', '.join(names)})",
+        )
+
+
 def _kind(plan: Plan) -> TypeEngine[Any]:
     return plan.shape.types[plan.definition.cursor_column]
 
@@ -165,7 +179,8 @@ def _cursor_type(plan: Plan) -> Finding:
         f"{name} {kind.compile(dialect=plan.dialect)}" if _compiles(kind, plan) else f"{name} {values.type_name(kind)}"
     )
     grade, remark = _judged(kind, plan.dialect.name)
-    return Finding("cursor", grade, f"{shown}: {remark}" if remark else shown)
+    remedy = "poll by a number or a time that grows with each change" if _is_text(kind) else None
+    return Finding("cursor", grade, f"{shown}: {remark}" if remark else shown, remedy)
 
 
 def _judged(kind: TypeEngine[Any], dialect: str) -> tuple[Literal["ok", "note", "warning"], str]:
@@ -184,10 +199,16 @@ def _judged(kind: TypeEngine[Any], dialect: str) -> tuple[Literal["ok", "note", 
             return "ok", "exact"
         case types.Float():
             return "note", "a floating point number: make sure that it only grows"
-        case types.String() if not isinstance(kind, types.Enum):
+        case _ if _is_text(kind):
             return "warning", "text; its order depends on a collation, which upgrades can change"
         case _:
             return "ok", ""
+
+
+def _is_text(kind: TypeEngine[Any]) -> bool:
+    from sqlalchemy import types
+
+    return isinstance(kind, types.String) and not isinstance(kind, types.Enum)
 
 
 def _resolution(kind: TypeEngine[Any], dialect: str) -> str:
@@ -212,7 +233,12 @@ def _compiles(kind: TypeEngine[Any], plan: Plan) -> bool:
     return True
 
 
-_PREFIX = {"postgresql": "EXPLAIN", "mysql": "EXPLAIN", "mariadb": "EXPLAIN", "sqlite": "EXPLAIN QUERY PLAN"}
+_PREFIX = {
+    "postgresql": "EXPLAIN",
+    "mysql": "EXPLAIN FORMAT=TRADITIONAL",
+    "mariadb": "EXPLAIN FORMAT=TRADITIONAL",
+    "sqlite": "EXPLAIN QUERY PLAN",
+}
 _ESTIMATES = re.compile(r"\s+\(cost=.*")
 _WITH_RANGES = {"postgresql", "sqlite", "mysql", "mariadb", "mssql", "oracle"}
 # Their secondary indexes end with the primary key without saying so.

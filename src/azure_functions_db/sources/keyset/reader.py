@@ -47,7 +47,7 @@ from azure_functions_db.sql.autocommit import leave_transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, Select
 
     from azure_functions_db.core.errors import SerializationError
     from azure_functions_db.core.ports import Fact
@@ -412,14 +412,18 @@ _COUNTED = 100_000
 
 def counted(connection: Connection, plan: Plan, start: Position, most: int | None = None) -> int:
     """Count the rows after a position; a share that only Python can pick is estimated."""
+    rows = int(connection.execute(counting(plan, start, most), plan.parameters(start)).scalar_one())
+    partition = plan.definition.partition
+    return rows if partition is None or plan.partitions_in_sql else rows // partition.count
+
+
+def counting(plan: Plan, start: Position, most: int | None = None) -> Select[Any]:
+    """Return the statement that counts the rows after such a position, up to a number."""
     from sqlalchemy import func, select
 
     # SQL Server takes neither an order inside a subquery nor, without one, a limit that is a parameter.
     page = plan.page(start).order_by(None).limit(most)
-    count = select(func.count()).select_from(page.subquery("azfdb_counted"))
-    rows = int(connection.execute(count, plan.parameters(start)).scalar_one())
-    partition = plan.definition.partition
-    return rows if partition is None or plan.partitions_in_sql else rows // partition.count
+    return select(func.count()).select_from(page.subquery("azfdb_counted"))
 
 
 def backlog_behind(connection: Connection, plan: Plan, start: Position) -> Backlog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.core.errors import Code, SourceConfigurationError, did_you_mean
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.rows import header_of
 from azure_functions_db.sql.reflection import refreshed, table_of
@@ -54,6 +54,15 @@ class Shape:
             return True
         return [name] in _unique_columns(column.table)
 
+    @property
+    def tells_keys(self) -> bool:
+        """Whether the database has said which columns tell rows apart; of a view or a query it does not."""
+        return self.is_reflected and self.table is not None and bool(self.table.primary_key.columns)
+
+    def is_key(self, names: Sequence[str]) -> bool:
+        """Tell whether no two rows have the same values in these columns."""
+        return self.table is not None and any(set(rule) <= set(names) for rule in _unique_columns(self.table))
+
     def is_stamped(self, name: str, dialect: Dialect) -> bool:
         """Tell whether the late-commit watch lets the column's values ripen until a clock has passed them.
 
@@ -61,7 +70,7 @@ class Shape:
         nor where it is not the database who says what is there.
         """
         ripens = dialect.name in {"postgresql", "mysql", "mariadb"} and values.is_temporal(self.types[name])
-        return ripens and self.is_reflected and self.table is not None and bool(self.table.primary_key.columns)
+        return ripens and self.tells_keys
 
     def require(self, names: Sequence[str]) -> None:
         """Refuse names that are no columns, with the ones that are."""
@@ -69,6 +78,8 @@ class Shape:
         if unknown:
             raise SourceConfigurationError(
                 f"There is no column {', '.join(map(repr, unknown))}; there are {', '.join(map(repr, self.types))}"
+                f"{did_you_mean(unknown[0], self.types)}",
+                code=Code.COLUMN_MISSING,
             )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.former import former_arguments, warn_of
+from azure_functions_db.core.serializers import deserialize_position
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined, share_columns_of
@@ -143,7 +144,7 @@ class SqlAlchemySource:
             self._config = config_of(url, db_config)
             self._engine = engine_getter(url, db_config, engine_provider)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         self._definition = defined(
             table=table,
             query=query,
@@ -229,6 +230,15 @@ class SqlAlchemySource:
         """
         start = "beginning" if start_at is None else start_at
         return self._redefined(replace(self._definition, start_at=start, end_at=end_at), self.name)
+
+    def cursor_from(self, text: str) -> CursorPart:
+        """Return a typed text as a value of the cursor column."""
+        value: CursorPart = self.revived({self.cursor_column: text}, strict=True)[self.cursor_column]
+        return value
+
+    def cursor_at(self, checkpoint: CheckpointJson) -> CursorPart:
+        """Return the cursor value that a checkpoint has come to."""
+        return deserialize_position(checkpoint["cursor"], self.pk_columns)[0]
 
     def lowest(self, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
         """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""

@@ -77,7 +77,7 @@ class MySqlBinlogSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         check_choice("snapshot", snapshot, get_args(SnapshotMode))
         check_choice("on_position_lost", on_position_lost, get_args(OnPositionLost))
         check_choice("undecodable", undecodable, ("error", "text"))

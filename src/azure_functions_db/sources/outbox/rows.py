@@ -1,30 +1,32 @@
-"""The rows of an outbox in the order of their delivery, found by the keyset source underneath."""
+"""The rows of an outbox in the order of their delivery, found by the keyset source underneath; what holds them back."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from azure_functions_db.core.errors import SerializationError, SourceConfigurationError
-from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.core.types import Change, FetchResult, OpenChange
+from azure_functions_db.core.errors import PositionLostError, SerializationError, SourceConfigurationError
+from azure_functions_db.core.serializers import deserialize_position, serialize_position, shown
+from azure_functions_db.core.types import Change, FetchResult, Finding, Horizon, HorizonHolder, OpenChange
+from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.source import SqlAlchemySource
-from azure_functions_db.sources.outbox.health import horizon_of, newest_number, require_position
-from azure_functions_db.sources.outbox.layout import OLDEST_RUNNING
+from azure_functions_db.sources.outbox.table import OLDEST_RUNNING
 from azure_functions_db.sources.read_errors import reading
 from azure_functions_db.sql.engine import default_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import Engine
+    from sqlalchemy import ColumnElement, Connection, Engine, Select, Table
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import CheckpointJson, Horizon, RawRecord
+    from azure_functions_db.core.types import CheckpointJson, CursorPart, CursorValue, RawRecord
     from azure_functions_db.sources.keyset.definition import Partition
     from azure_functions_db.sources.outbox.table import Outbox
     from azure_functions_db.sql.engine import EngineProvider
@@ -32,6 +34,13 @@ if TYPE_CHECKING:
 # A share of the keys is looked for among this many rows before a page returns what it has, in chunks of this size.
 _SEARCHED_ROWS = 50_000
 _CHUNK_ROWS = 5_000
+_NEXT_ID = "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)"
+_HOLDERS = """
+SELECT pid::text, usename, extract(epoch FROM clock_timestamp() - xact_start)
+FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+UNION ALL SELECT 'prepared ' || transaction::text, owner, extract(epoch FROM clock_timestamp() - prepared)
+FROM pg_prepared_xacts ORDER BY 3 DESC NULLS LAST LIMIT 10
+"""
 
 
 class Page(NamedTuple):
@@ -63,14 +72,25 @@ class OutboxRows:
         self._provider = provider
         self._settle = settle_seconds
         self._options = options
+        self._range: tuple[CursorValue, CursorValue] | None = None
 
     def shared(self, partition: Partition | None, name: str) -> OutboxRows:
         """Return the rows of one share of the keys, read by itself."""
-        share = copy(self)
-        for made in ("events", "thin"):
-            vars(share).pop(made, None)
+        share = self._copied()
         share.partition, share.name = partition, name
         return share
+
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> OutboxRows:
+        """Return the rows from one value of the leading column to another, both included."""
+        some = self._copied()
+        some._range = (start_at, end_at)  # noqa: SLF001 - a copy
+        return some
+
+    def _copied(self) -> OutboxRows:
+        other = copy(self)
+        for made in ("plain", "events", "thin"):
+            vars(other).pop(made, None)
+        return other
 
     def engine(self) -> Engine:
         """Return the engine of the outbox's database."""
@@ -98,6 +118,11 @@ class OutboxRows:
             return self._keyset(in_flight="wait", settle_seconds=self._settle)
         quoted = self.engine().dialect.identifier_preparer.quote(str(self._outbox.columns.position))
         return self._keyset(where=f"{quoted} < {OLDEST_RUNNING}")
+
+    @property
+    def counted(self) -> SqlAlchemySource:
+        """The rows to count: of a range also those that are still held back, for it is complete only with them."""
+        return self.events if self._range is None else self.plain
 
     @cached_property
     def thin(self) -> SqlAlchemySource:
@@ -141,9 +166,69 @@ class OutboxRows:
         """Tell what keeps rows after a checkpoint from being read; a position that was lost is an error."""
         with reading(self.name), self.engine().connect() as connection:
             if self.by_position:
-                return horizon_of(connection, self._outbox, self.events, checkpoint)
-            require_position(self.events, checkpoint, newest_number(connection, self._outbox))
+                return _horizon_of(connection, self._outbox, self.events, checkpoint)
+            _require_position(self.events, checkpoint, _newest_number(connection, self._outbox))
             return None
+
+    def position_of(self, text: str) -> CheckpointJson:
+        """Return the checkpoint behind the row that has an id or a number, or before the first row since a time."""
+        row, since = self._meant(text), _moment(text)
+        if row is None:
+            raise SourceConfigurationError(f"The outbox {self._outbox.label!r} has no row written since {text}")
+        cursor_column, pk_columns = self._order
+        if since is not None:
+            row |= {name: _less(row[name]) for name in {self._outbox.columns.sequence, *pk_columns} & set(row)}
+        return {"cursor": serialize_position(row[cursor_column], {name: row[name] for name in pk_columns})}
+
+    def cursor_of(self, text: str) -> CursorPart:
+        """Return the cursor of the row that has an id or a number, of the first row since a time, or of the last."""
+        row = self._meant(text) or self._first_row(None)
+        cursor: CursorPart = None if row is None else row[self._order[0]]
+        return cursor
+
+    def _meant(self, text: str) -> RawRecord | None:
+        """Return the row that a person means; None where nothing was written since a time."""
+        row = self._first_row(lambda table: self._condition(table, text))
+        if row is None and _moment(text) is None:
+            raise SourceConfigurationError(
+                f"The outbox {self._outbox.label!r} has no row {shown(text)}, or no longer: give the id or the number "
+                "of a row that is there, or a time"
+            )
+        return row
+
+    def _first_row(self, condition: Callable[[Table], ColumnElement[bool]] | None) -> RawRecord | None:
+        """Return the order columns of the first row that fulfils a condition, without one those of the last row."""
+        with reading(self.name), self.engine().connect() as connection, _telling_utc(connection):
+            table = self._outbox.reflected(connection.engine)
+            found = connection.execute(self._one(table, condition and condition(table))).mappings().first()
+        if found is None:
+            return None
+        stamps = {column.name for column in table.columns if values.type_name(column.type) == "TIMESTAMP"}
+        in_utc = stamps if _is_mysql(connection) else set()
+        return {name: values.aware_utc(value) if name in in_utc else value for name, value in found.items()}
+
+    def _one(self, table: Table, condition: ColumnElement[bool] | None) -> Select[Any]:
+        from sqlalchemy import select
+
+        cursor_column, pk_columns = self._order
+        columns = [table.columns[name] for name in dict.fromkeys((cursor_column, *pk_columns))]
+        if condition is None:
+            return select(*columns).order_by(*(column.desc() for column in columns)).limit(1)
+        return select(*columns).where(condition).order_by(*columns).limit(1)
+
+    def _condition(self, table: Table, text: str) -> ColumnElement[bool]:
+        """Return what tells the rows that a text can mean."""
+        columns, since = self._outbox.columns, _moment(text)
+        if text.isdecimal():
+            return table.columns[columns.sequence] == int(text)
+        if since is None:
+            own = table.columns[columns.id]
+            is_it: ColumnElement[bool]
+            is_it = own == values.revived_row({own.name: text}, {own.name: own.type}, strict=True)[own.name]
+            return is_it
+        if columns.created_at is None:
+            raise SourceConfigurationError("A time says nothing here: the outbox has no created_at column")
+        return _since(table.columns[columns.created_at], since, self.engine().dialect.name)
 
     def _share(self, checkpoint: CheckpointJson, limit: int, count: int) -> Page:
         """Read on until there are rows of this share: which ones belong to it is known only here."""
@@ -169,7 +254,7 @@ class OutboxRows:
 
     def _keyset(self, in_flight: Any = "ignore", **own: Any) -> SqlAlchemySource:
         cursor_column, pk_columns = self._order
-        return SqlAlchemySource(
+        source = SqlAlchemySource(
             db_config=self._config,
             table=self._outbox.table,
             schema=self._outbox.schema,
@@ -181,6 +266,7 @@ class OutboxRows:
             **own,
             **self._options,
         )
+        return source if self._range is None else source.ranged(*self._range)
 
     @property
     def _order(self) -> tuple[str, tuple[str, ...]]:
@@ -210,6 +296,49 @@ class OutboxRows:
         from sqlalchemy import JSON
 
         return isinstance(self._outbox.reflected(self.engine()).columns[self._outbox.columns.payload].type, JSON)
+
+
+def _less(value: Any) -> Any:
+    """Return the number before a number of the sequence, or before one of SQL Server's row versions."""
+    return (int.from_bytes(value) - 1).to_bytes(len(value)) if isinstance(value, bytes) else value - 1
+
+
+def _moment(text: str) -> dt.datetime | None:
+    """Return the time that a text says, in UTC unless it has a zone; None for any other text."""
+    if text.isdecimal():  # which could be the short form of a date
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(text)
+        return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+    except (ValueError, OverflowError):  # the last hours of the calendar have no form in UTC
+        return None
+
+
+def _since(column: ColumnElement[Any], moment: dt.datetime, dialect: str) -> ColumnElement[bool]:
+    """Return whether a row was written at a moment or later; the session tells times in UTC."""
+    from sqlalchemy import Text, type_coerce
+
+    match dialect:
+        case "sqlite":  # as the column's default writes it
+            text = moment.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+            return type_coerce(column, Text()) >= text
+        case "mysql" | "mariadb":
+            return column >= moment.replace(tzinfo=None)
+        case _:
+            return column >= moment
+
+
+def _is_mysql(connection: Connection) -> bool:
+    return connection.dialect.name in {"mysql", "mariadb"}
+
+
+@contextmanager
+def _telling_utc(connection: Connection) -> Iterator[None]:
+    if _is_mysql(connection):
+        with values.in_utc(connection):
+            yield
+    else:
+        yield
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -248,3 +377,99 @@ def _decode(records: Sequence[RawRecord], payload: str, source: str) -> dict[int
             reason = f"Source {source!r}: the payload in {payload!r} is no JSON: {type(error).__name__}"
             failures[place] = SerializationError(reason)
     return failures
+
+
+def _require_position(rows: SqlAlchemySource, checkpoint: CheckpointJson, newest: int | None) -> None:
+    """Raise `PositionLostError` where a checkpoint is ahead of everything that this database has handed out."""
+    place = _place(rows, checkpoint)
+    if place is not None and newest is not None and isinstance(place[0], int) and place[0] > newest:
+        raise PositionLostError(
+            f"Source {rows.name!r} stands at {rows.describe(checkpoint)}, but the database has only come to {newest}: "
+            "it was restored, truncated or replaced. Rows written since then are not delivered: reset the poller "
+            "(azfdb reset NAME --to-beginning)"
+        )
+
+
+def _horizon_of(
+    connection: Connection, outbox: Outbox, rows: SqlAlchemySource, checkpoint: CheckpointJson
+) -> Horizon | None:
+    """Tell who keeps PostgreSQL's horizon below rows that are there, None where nothing is held back."""
+    from sqlalchemy import select, text, tuple_
+
+    table = outbox.reflected(connection.engine)
+    position, sequence = table.columns[str(outbox.columns.position)], table.columns[outbox.columns.sequence]
+    place = _place(rows, checkpoint)
+    after = [] if place is None else [tuple_(position, sequence) > tuple_(*place)]
+    waiting = select(position).where(*after).order_by(position.desc(), sequence.desc()).limit(1)
+    statement = select(waiting.scalar_subquery(), text(OLDEST_RUNNING), text(_NEXT_ID))
+    newest, oldest, following = connection.execute(statement).one()
+    _require_position(rows, checkpoint, following - 1)
+    if newest is None:
+        return None
+    if newest >= following:
+        raise PositionLostError(
+            f"The outbox {outbox.label!r} has rows of transaction {newest}, and this server has only come to "
+            f"{following - 1}: they were written on another server. Give them a place on this one: set "
+            f"{outbox.columns.position} = DEFAULT in every row"
+        )
+    holders = tuple(
+        HorizonHolder(session, user, None if age is None else float(age))
+        for session, user, age in connection.execute(text(_HOLDERS))
+    )
+    return Horizon(oldest, max((holder.age_seconds or 0.0 for holder in holders), default=0.0), holders)
+
+
+def checked_up(outbox: Outbox, engine: Engine, found: Iterable[Finding], *, by_position: bool) -> Iterator[Finding]:
+    """Return what was found about the rows, and about the table as an outbox."""
+    for finding in found:
+        if not by_position or finding.check not in {"late commits", "cursor values"}:
+            yield finding
+    if by_position:
+        yield from _positions(outbox, engine)
+
+
+def _positions(outbox: Outbox, engine: Engine) -> Iterator[Finding]:
+    column = outbox.reflected(engine).columns[str(outbox.columns.position)]
+    default = str(getattr(column.server_default, "arg", ""))
+    made_by_ids = "pg_current_xact_id" in default and "pg_snapshot_xmax" in default
+    if made_by_ids and not column.nullable:
+        yield Finding("late commits", "ok", "exact: rows are read below the oldest running transaction")
+    else:
+        yield Finding(
+            "late commits",
+            "error",
+            f"{column.name} is not made of transaction ids by its default: rows can be missed, and removed unread",
+            f"make it as Outbox.ddl('postgresql') does, and declare it NOT NULL: {outbox.ddl('postgresql')}",
+        )
+
+
+def _place(rows: SqlAlchemySource, checkpoint: CheckpointJson) -> tuple[Any, ...] | None:
+    written = checkpoint.get("cursor")
+    if written is None:
+        return None
+    place = deserialize_position(written, rows.pk_columns)
+    return None if place[0] is None else place
+
+
+def _newest_number(connection: Connection, outbox: Outbox) -> int | None:
+    """Return the highest number that this database has given to a row, None where it does not tell."""
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    dialect, named = connection.dialect, {"name": outbox.table, "place": outbox.schema}
+    if _is_mysql(connection):
+        if not getattr(dialect, "is_mariadb", False):  # else MySQL tells what it remembers, which may be long ago
+            connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")
+        counted = text(
+            "SELECT auto_increment - 1 FROM information_schema.tables "
+            "WHERE table_schema = coalesce(:place, database()) AND table_name = :name"
+        )
+        newest = connection.execute(counted, named).scalar()
+    elif dialect.name == "sqlite" and outbox.schema is None:
+        try:
+            newest = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), named).scalar()
+        except DBAPIError:
+            return None  # nothing here was ever numbered
+    else:
+        return None
+    return None if newest is None else int(newest)

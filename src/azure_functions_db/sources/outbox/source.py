@@ -10,26 +10,35 @@ import time
 from contextlib import closing
 from copy import copy
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lag_seconds, utc_now
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.serializers import deserialize_position
 from azure_functions_db.core.types import AdapterCapability, Backlog, SourceDescriptor
 from azure_functions_db.sources.keyset.definition import Partition
-from azure_functions_db.sources.outbox.health import checked_up
-from azure_functions_db.sources.outbox.removal import BEGINNING, Removal
-from azure_functions_db.sources.outbox.rows import OutboxRows
-from azure_functions_db.sources.outbox.table import Outbox
+from azure_functions_db.sources.outbox.rows import OutboxRows, checked_up
+from azure_functions_db.sources.outbox.table import Outbox, writing
 from azure_functions_db.sources.read_errors import reading
+from azure_functions_db.sql.autocommit import leave_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from azure_functions_db.core.config import DbConfig
-    from azure_functions_db.core.types import CheckpointJson, FetchResult, Finding, Horizon
+    from azure_functions_db.core.types import (
+        CheckpointJson,
+        CursorPart,
+        CursorValue,
+        FetchResult,
+        Finding,
+        Horizon,
+        RawRecord,
+    )
     from azure_functions_db.sources.outbox.rows import Page
     from azure_functions_db.sql.engine import EngineProvider
 
@@ -39,6 +48,15 @@ REMOVED = "removed"
 """The part of a checkpoint that says up to where delivered rows have gone; without it nothing before it is touched."""
 _COUNTED = 100_000
 _STEP_SECONDS = 0.02
+# How many rows one statement removes at most.
+_STEP = 1000
+# What is left after so many steps waits for the next acknowledgement.
+_STEPS = 100
+# How many rows are looked at first where it is not known whether any were left behind.
+_LOOK = 100
+
+_BEGINNING: dict[str, Any] = {}
+"""The written position before every row."""
 
 
 class OutboxSource:
@@ -85,7 +103,7 @@ class OutboxSource:
             config = config_of(url, db_config)
             self.outbox = Outbox(outbox) if isinstance(outbox, str) else _checked_outbox(outbox)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         self.name = name or self.outbox.label
         self._retention = _checked_retention(retention, self.outbox)
         self._rows = OutboxRows(
@@ -133,6 +151,23 @@ class OutboxSource:
         share._rows = self._rows.shared(Partition.checked((index, count)), share.name)  # noqa: SLF001 - a copy
         return share
 
+    def ranged(self, start_at: CursorValue, end_at: CursorValue) -> OutboxSource:
+        """Return a source for the rows that are still there from one cursor value to another; it removes none.
+
+        The cursor is the position on PostgreSQL, the number in the sequence elsewhere. Events keep their ids.
+        """
+        some = copy(self)
+        some._rows, some._retention = self._rows.ranged(start_at, end_at), None  # noqa: SLF001 - a copy
+        return some
+
+    def cursor_from(self, text: str) -> CursorPart:
+        """Return the cursor of the row that is meant by its id, its number, or a time: the first row since then."""
+        return self._rows.cursor_of(text)
+
+    def cursor_at(self, checkpoint: CheckpointJson) -> CursorPart:
+        """Return the cursor value that a checkpoint has come to."""
+        return self._rows.plain.cursor_at(checkpoint)
+
     def lowest(self, checkpoints: Sequence[CheckpointJson]) -> CheckpointJson | None:
         """Return where to begin so as to miss nothing that follows any of these; None where that cannot be told."""
         return self._rows.events.lowest([_position(checkpoint) for checkpoint in checkpoints])
@@ -165,8 +200,8 @@ class OutboxSource:
 
     def count_changes(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many events follow the checkpoint, late commits left aside; a share is estimated."""
-        rows, partition = self._rows.events.count_changes(checkpoint, most), self._rows.partition
-        return rows if partition is None else rows // partition.count
+        rows, partition = self._rows.counted.count_changes(_position(checkpoint), most), self._rows.partition
+        return rows if partition is None else -(-rows // partition.count)
 
     def count_rows(self, checkpoint: CheckpointJson, most: int | None = None) -> int:
         """Return how many rows of the whole table follow the checkpoint, whoever may read them."""
@@ -199,8 +234,14 @@ class OutboxSource:
         return self._rows.plain.describe(checkpoint)
 
     def parse(self, text: str) -> CheckpointJson:
-        """Return the checkpoint of a position that somebody has typed."""
-        return self._rows.plain.parse(text)
+        """Return the checkpoint of a position that somebody has typed.
+
+        That is behind the row with an id or a number, or before the first row since a time; or a position as
+        `describe` writes it, or "beginning".
+        """
+        if "=" in text or text.strip() == "beginning":
+            return self._rows.plain.parse(text)
+        return self._rows.position_of(text.strip())
 
     def engine(self) -> Engine:
         """Return the engine of the outbox's database."""
@@ -283,7 +324,7 @@ class OutboxReader:
         if self._removed is not None:
             return self._removed
         # Whoever has set the position by hand has not delivered what lies before it.
-        return checkpoint.get(REMOVED, checkpoint.get("cursor") or BEGINNING)
+        return checkpoint.get(REMOVED, checkpoint.get("cursor") or _BEGINNING)
 
     def _warn_of_rows_left(self) -> None:
         if not self._has_warned:
@@ -293,6 +334,102 @@ class OutboxReader:
                 "so that a row which commits late cannot be told from them. Grant PROCESS, or give settle_seconds=",
                 self._rows.name,
             )
+
+
+class Removal:
+    """Deletes the delivered rows of one outbox, or of one share of its keys, once they have been kept long enough.
+
+    They go row by row as they were read, in bounded steps, never as a range that others may write into: the rows
+    between two positions are read once more, without their payloads, and deleted by their ids. Of a range that was
+    read while late commits could be seen, every row was delivered; from any other, nothing is removed.
+    """
+
+    def __init__(self, outbox: Outbox, rows: OutboxRows, retention: dt.timedelta) -> None:
+        self._outbox = outbox
+        self._rows = rows
+        self._retention = retention
+
+    def between(self, start: Any, end: Any, expected: int | None = None) -> Any:
+        """Remove the rows after one written position up to another; return up to where all of them have gone.
+
+        ``expected`` is how many there should be, where that is known, so that no more are read.
+        """
+        for rows, position in islice(self._steps(start, end, min(expected or _LOOK, _STEP)), _STEPS):
+            old = self._old_enough(rows)
+            self._delete(old)
+            if len(old) < len(rows):
+                break  # Some are to be kept for now: the next time begins here again.
+            start = position
+        return start
+
+    def sweep(self, end: Any, *, dry_run: bool = False) -> int:
+        """Remove every row up to a position; return how many that were, or would be."""
+        swept = 0
+        for rows, _ in self._steps(_BEGINNING, end, _STEP):
+            old = self._old_enough(rows)
+            swept += len(old)
+            if not dry_run:
+                self._delete(old)
+        return swept
+
+    def is_due(self, start: Any, end: Any) -> bool:
+        """Tell whether there is a row between two positions that should have gone by now."""
+        rows, _ = next(self._steps(start, end, _LOOK))
+        return bool(self._old_enough(rows))
+
+    def _steps(self, start: Any, end: Any, limit: int) -> Iterator[tuple[list[RawRecord], Any]]:
+        """Give our rows between two positions in steps, each with the position behind it."""
+        last, is_last = self._place(end), False
+        while not is_last:
+            page = self._rows.thin.fetch_changes({"cursor": start} if start else {}, limit)
+            due = [row for row in page.records if self._place_of(row) <= last]
+            is_last = len(due) < limit or self._place_of(due[-1]) == last
+            start, limit = end if is_last else page.next_checkpoint["cursor"], _STEP
+            yield list(filter(self._rows.takes, due)), start
+
+    def _old_enough(self, rows: list[RawRecord]) -> list[RawRecord]:
+        """Return the rows that need not be kept any longer, by the database's clock."""
+        column = self._outbox.columns.created_at
+        if not rows or not self._retention or column is None:
+            return rows
+        with self._rows.engine().connect() as connection:
+            now = _now(connection, aware=rows[0][column].tzinfo is not None)
+        return [row for row in rows if row[column] < now - self._retention]
+
+    def _delete(self, rows: Sequence[RawRecord]) -> None:
+        from sqlalchemy import delete
+
+        if not rows:
+            return
+        label, name = self._outbox.label, self._outbox.columns.id
+        with writing(f"Removing delivered rows of {label}", label), self._rows.engine().connect() as connection:
+            leave_transactions(connection)
+            table = self._outbox.reflected(self._rows.engine())
+            connection.execute(delete(table).where(table.columns[name].in_([row[name] for row in rows])))
+            connection.commit()
+
+    def _place(self, written: Any) -> tuple[Any, ...]:
+        return deserialize_position(written, self._rows.thin.pk_columns)
+
+    def _place_of(self, row: RawRecord) -> tuple[Any, ...]:
+        return tuple(row[name] for name in (self._rows.thin.cursor_column, *self._rows.thin.pk_columns))
+
+
+def _now(connection: Connection, *, aware: bool) -> dt.datetime:
+    """Return the database's clock as its columns tell times: with a zone, or without one and in the session's."""
+    from sqlalchemy import func, select
+
+    match connection.dialect.name:
+        case "postgresql":
+            clock: Any = func.clock_timestamp()
+        case "mysql" | "mariadb":
+            clock = func.utc_timestamp(6) if aware else func.now(6)
+        case "mssql":
+            clock = func.sysdatetimeoffset()
+        case _:
+            return dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    now: dt.datetime = connection.execute(select(clock)).scalar_one()
+    return now.replace(tzinfo=dt.UTC) if aware and now.tzinfo is None else now
 
 
 def _position(checkpoint: CheckpointJson) -> CheckpointJson:

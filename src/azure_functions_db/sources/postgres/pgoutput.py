@@ -6,7 +6,7 @@ import datetime as dt
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from azure_functions_db.core.errors import FetchError
+from azure_functions_db.core.errors import Code, FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +26,8 @@ Value = bytes | Unchanged | None
 
 class MalformedMessageError(FetchError):
     """The server has sent something that is no message of pgoutput."""
+
+    code = Code.MESSAGE_MALFORMED
 
 
 class Begin(NamedTuple):

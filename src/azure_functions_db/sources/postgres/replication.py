@@ -8,7 +8,13 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from azure_functions_db.core.errors import ConfigurationError, FetchError, SourceConfigurationError, SourceInUseError
+from azure_functions_db.core.errors import (
+    Code,
+    ConfigurationError,
+    FetchError,
+    SourceConfigurationError,
+    SourceInUseError,
+)
 from azure_functions_db.sources.postgres.lsn import lsn_text
 from azure_functions_db.sources.postgres.rows import WRITTEN_FORMS, set_forms
 from azure_functions_db.sql.engine import parsed_url
@@ -38,6 +44,8 @@ _FIRST_PEEK = 50_000
 
 class SlotRefusedError(FetchError):
     """The server did not start to send; its code says why."""
+
+    code = Code.SLOT_REFUSED
 
     sqlstate: str | None = None
 

@@ -96,7 +96,7 @@ class PostgresLogicalSource:
         try:
             self._config = config_of(url, db_config)
         except ConfigurationError as error:
-            raise SourceConfigurationError(str(error)) from None
+            raise SourceConfigurationError.of(error) from None
         self._definition = defined(
             tables=tables,
             slot=slot,

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import SerializationError, SourceConfigurationError
+from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.page import is_undecodable
 from azure_functions_db.sources.keyset.plan import typed_parameter
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Dialect, Select
 
-    from azure_functions_db.core.types import RawRecord
-    from azure_functions_db.sources.hashdiff.snapshots import Key
+    from azure_functions_db.core.types import CursorPart, RawRecord
+    from azure_functions_db.sources.hashdiff.snapshots import Documents, Key
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.shape import Shape
 
@@ -39,8 +42,12 @@ _MYSQL = {"mysql", "mariadb"}
 _HALF = (1 << 64) - 1
 _MANY = 500  # keys in one statement
 _START, _END = "azfdb_start", "azfdb_end"
+_FIRST, _LAST = "azfdb_first", "azfdb_last"
 _ARGUMENTS = 90  # SQLite passes 100 values to a function at most
 _OLDEST_POSTGRES = (14,)
+_SAMPLE_ROWS = 20_000
+_ANSWER_BYTES = 250  # a sum of blocks, on the wire both ways
+_ENTRY_BYTES = 70  # a key and a hash
 # What PostgreSQL's texts of values depend on; the last is for servers that would round floats.
 _POSTGRES_FORMS = (
     "SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true), "
@@ -69,8 +76,24 @@ class Relation:
         self.shape = shape
         self.dialect = dialect
         self.keys = definition.pk_columns
+        self._range: dict[str, Any] = {}
+        """The first and the last value of the leading key column, where not all rows are read."""
         shape.require(definition.needed_columns)
         self._check(definition)
+
+    def ranged(self, connection: Connection, first: CursorPart, last: CursorPart) -> Relation:
+        """Return the rows from one value of the leading key column to another, both included; None is open."""
+        some = copy(self)
+        given = {name: value for name, value in ((_FIRST, first), (_LAST, last)) if value is not None}
+        some._range = {name: self._driver_value(connection, value) for name, value in given.items()}  # noqa: SLF001 - a copy
+        return some
+
+    def _driver_value(self, connection: Connection, value: CursorPart) -> Any:
+        kind = self.shape.types[self.keys[0]]
+        if self.dialect.name in _MYSQL and values.type_name(kind) == "TIMESTAMP":
+            return values.naive_utc(value, connection)
+        sample = self.boundary(connection, None, None, 1) if self.dialect.name == "sqlite" else None
+        return values.driver_value(value, kind, self.dialect, sample and sample[0])
 
     def _check(self, definition: Definition) -> None:
         from sqlalchemy import types
@@ -128,7 +151,15 @@ class Relation:
             case "sqlite":
                 return func.azfdb_hash(*_in_parts(columns))
             case _:
-                return func.md5(func.concat(*(self._piece(name) for name in self.columns)))
+                return self._hashed(func.concat(*(self._piece(name) for name in self.columns)))
+
+    def _hashed(self, value: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return the hash of a value for MariaDB, or for MySQL, which has no MD5 any more: there half of a SHA-256."""
+        from sqlalchemy import func
+
+        if getattr(self.dialect, "is_mariadb", False):
+            return func.md5(value)
+        return func.left(func.sha2(value, 256), 32)
 
     def _piece(self, name: str) -> ColumnElement[Any]:
         """Return a column for MySQL: its length and its bytes, or a letter for NULL; a long value's own hash."""
@@ -138,7 +169,7 @@ class Relation:
         exact = values.exact(self.shape.column(name), kind, self.dialect)
         column = self.shape.column(name) if exact is None else exact
         if _may_be_long(kind):
-            return func.coalesce(func.md5(column), "n")
+            return func.coalesce(self._hashed(column), "n")
         plain = func.hex(column) if values.type_name(kind) == "BIT" else cast(column, LargeBinary())
         return func.coalesce(func.concat(func.length(plain), ":", plain), "n")
 
@@ -293,8 +324,13 @@ class Relation:
         statement = select(*shown).select_from(self.shape.relation)
         if self.definition.where is not None:
             statement = statement.where(bound_text(f"({self.definition.where}\n)", self.definition))
-        limited = statement.where(*self._limits(start, end))
-        return limited.params(_numbered(_START, start) | _numbered(_END, end))
+        limited = statement.where(*self._limits(start, end), *self._range_limits())
+        return limited.params(_numbered(_START, start) | _numbered(_END, end) | self._range)
+
+    def _range_limits(self) -> list[ColumnElement[bool]]:
+        leading, kind = self._key[0], self.shape.types[self.keys[0]]
+        given = {name: typed_parameter(name, kind, self.dialect) for name in self._range}
+        return [leading >= value if name == _FIRST else leading <= value for name, value in given.items()]
 
     def _limits(self, start: Key | None, end: Key | None) -> list[ColumnElement[bool]]:
         after = [] if start is None else [self._compared(_START, lambda one, other: one > other)]
@@ -449,3 +485,87 @@ class _SqliteDigest:
     def finalize(self) -> str:
         """Return the sum as a text: SQLite has no numbers of 64 bits without a sign."""
         return str(self._total)
+
+
+def checked_up(
+    relation: Relation, connection: Connection, documents: Documents, block_rows: int, rows_per_tick: int
+) -> Iterator[Finding]:
+    """Return the findings about a relation: its key, its index, what a scan costs, its snapshot."""
+    yield _nulls(relation, connection)
+    yield _uniqueness(relation)
+    yield _index(relation)
+    yield from _cost(relation, connection, block_rows, rows_per_tick)
+    yield Finding("snapshot", "ok", f"{documents.size():,} document(s) in {type(documents.place).__name__}")
+
+
+def _nulls(relation: Relation, connection: Connection) -> Finding:
+    if relation.may_lack_keys and relation.lacks_keys(connection):
+        return Finding("key", "error", "there are rows with NULL in their key", "leave them out with where=")
+    return Finding("key", "ok", f"{', '.join(relation.keys)}, compared value by value whatever the collation")
+
+
+def _uniqueness(relation: Relation) -> Finding:
+    if _index_columns(relation, unique=True):
+        return Finding("unique key", "ok", "the database lets a key appear once")
+    return Finding(
+        "unique key", "note", "nothing in the database keeps two rows from having one key; a scan that meets them stops"
+    )
+
+
+def _index(relation: Relation) -> Finding:
+    table, keys = relation.shape.table, list(relation.keys)
+    if table is None:
+        return Finding("index", "note", "a query: make sure that its key can be read in order from an index")
+    if _index_columns(relation):
+        return Finding("index", "ok", "blocks are ranges of an index")
+    quote = relation.dialect.identifier_preparer.quote
+    columns = ", ".join(map(quote, keys))
+    name = relation.dialect.identifier_preparer.format_table(table)
+    return Finding(
+        "index",
+        "warning",
+        "no index begins with the key: each block reads and sorts the whole table",
+        f"CREATE INDEX {quote(f'{table.name}_by_key')} ON {name} ({columns})",
+    )
+
+
+def _index_columns(relation: Relation, *, unique: bool = False) -> bool:
+    """Tell whether an index begins with the key, or is on nothing else and unique."""
+    from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
+
+    table, keys = relation.shape.table, list(relation.keys)
+    if table is None:
+        return False
+    rules = [rule for rule in table.constraints if isinstance(rule, PrimaryKeyConstraint | UniqueConstraint)]
+    indexes: list[Any] = [*rules, *(index for index in table.indexes if index.unique or not unique)]
+    columns = [[column.name for column in index.columns] for index in indexes]
+    if unique:
+        return any(names and set(names) <= set(keys) for names in columns)
+    return any(names[: len(keys)] == keys for names in columns)
+
+
+def _cost(relation: Relation, connection: Connection, block_rows: int, rows_per_tick: int) -> Iterator[Finding]:
+    """Sum up a sample and say what the whole would cost."""
+    rows = relation.count(connection, None, None)
+    end = relation.boundary(connection, None, None, _SAMPLE_ROWS)
+    began = time.perf_counter()
+    sample, _ = relation.digest(connection, None, end)
+    seconds = (time.perf_counter() - began) * rows / max(1, sample)
+    ticks = -(-rows // rows_per_tick) if rows else 1
+    blocks = -(-rows // block_rows)
+    yield Finding(
+        "cost",
+        "ok",
+        f"a scan reads {rows:,} row(s) inside the database, about {seconds:.1f} s by a sample of {sample:,}, in "
+        f"{ticks:,} tick(s); on the wire about {_bytes(blocks * _ANSWER_BYTES)} where nothing has changed, "
+        f"{_bytes(rows * _ENTRY_BYTES)} and the changed rows where every block has a change. A change is seen after "
+        "the interval of the schedule and a scan, at the latest",
+    )
+
+
+def _bytes(amount: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:,.0f} {unit}"
+        amount = round(amount / 1000)
+    return f"{amount:,} GB"

@@ -1,0 +1,1 @@
+"""The change streams of MongoDB."""
