@@ -75,24 +75,14 @@ def raise_read_error(source: str, error: Exception) -> NoReturn:
             raise _translated(source, error) from error
         case SQLAlchemyError():
             raise FetchError(f"Source {source!r} cannot be read: {error}", source=source) from error
-<<<<<<< HEAD
         case OverflowError():  # SQLite's driver raises it as it is
             raise FetchError(
                 f"Source {source!r}: a value is larger than the database can hold: {error}", source=source
             ) from error
-=======
->>>>>>> sqlserver
         case _ if type(error).__module__.startswith("pymssql"):
             # A rollback that fails raises what is none of the driver's own errors, so that SQLAlchemy lets it pass.
             reason = type(error).__name__
             raise FetchError(f"Source {source!r} cannot be read: {reason}", source=source, transient=True) from error
-<<<<<<< HEAD
-=======
-        case OverflowError():  # SQLite's driver raises it as it is
-            raise FetchError(
-                f"Source {source!r}: a value is larger than the database can hold: {error}", source=source
-            ) from error
->>>>>>> sqlserver
         case _:
             raise error
 
