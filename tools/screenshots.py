@@ -89,7 +89,7 @@ def remember(store: MemoryStateStore, name: str) -> None:
         rows = round(chance.uniform(0.5, 1) * (900 if 7 <= at.hour <= 20 else 120))
         spent = {"fetch_ms": rows // 20, "handler_ms": rows // 8, "commit_ms": chance.randrange(4, 9)}
         lag = chance.randrange(2, 9) if chance.random() > 0.01 else chance.randrange(30, 90)
-        checkpoint = checkpoint.sampled(at, Sample(rows, 1 + rows // 500, lag_seconds=lag, **spent))
+        checkpoint = checkpoint.written_at(at, Sample(rows, 1 + rows // 500, lag_seconds=lag, **spent))
     lease = store.acquire_lease(name, 30)
     store.commit_checkpoint(name, checkpoint.stored, lease)
     store.release_lease(name, lease)

@@ -243,11 +243,7 @@ class Checkpoint:
             "last_at": datetime_text(at),
             "batch": None if batch is None else batch.described(),
         }
-        return self.noting(failure=failure).sampled(at, Sample(failures=1))
-
-    def sampled(self, at: dt.datetime, sample: Sample) -> Self:
-        """Return the same position with something added to what was done lately."""
-        return replace(self, history=noted(self.history, at, sample))
+        return replace(self.noting(failure=failure), history=noted(self.history, at, Sample(failures=1)))
 
     def search(self, batch_size: int) -> Search | None:
         """Return the search for poison rows that goes on behind it."""
@@ -282,9 +278,9 @@ class Checkpoint:
         counted = reached.noting(failed_attempts=None, search=None, aside=None, **measured)
         return replace(counted, batch_id=batch_id, history=self.history)
 
-    def written_at(self, at: dt.datetime) -> Self:
-        """Return the same checkpoint with the time at which it is written."""
-        return replace(self, updated_at=datetime_text(at))
+    def written_at(self, at: dt.datetime, sample: Sample) -> Self:
+        """Return the same checkpoint with the time at which it is written, and what was done until then."""
+        return replace(self, updated_at=datetime_text(at), history=noted(self.history, at, sample))
 
     def _rows_per_second(self, at: dt.datetime, row_count: int) -> float:
         """Return the rate after a batch, averaged over about five minutes as a load average is."""
@@ -311,6 +307,8 @@ class Batch:
     spent: dict[Stage, float]
     """The milliseconds that each stage took; of several calls, their sum."""
     events: Sequence[RowChange] = ()
+    lag_seconds: float | None = None
+    """The age of its last event when it was committed, where the cursor is a time."""
     cut: Callable[[int], Position] | None = None
     """Gives the position behind the first so many of the events, where the source can tell."""
     call_seconds: float = 0.0

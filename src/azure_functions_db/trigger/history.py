@@ -1,8 +1,8 @@
 """What a poller did, minute by minute for an hour and hour by hour for a week, beside its checkpoint.
 
 It is written with commits that happen anyway, so it costs no request. Two texts, newest slot first: each slot is the
-number of its minute or hour since 1970 and the counters of a `Sample`, in base 36. A text is quick to carry from one
-commit to the next: only its first slot is ever read again, and JSON has one value to write.
+number of its minute or hour since 1970 and the counters of a `Sample`, in hexadecimal. A text is quick to carry from
+one commit to the next: only its first slot is ever read again, and JSON has one value to write.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 # More than a worker does in an hour; a slot stays short whatever is counted.
-_MOST: Final = 36**7 - 1
+_MOST: Final = 16**8 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +97,12 @@ def _read(slot: str) -> tuple[int, Sample] | None:
     """Return a slot's number and counters, None for what is none."""
     try:
         number, rows, batches, failures, fetch, handler, commit, lag = slot.split(",")
-        values: list[Any] = [int(text, 36) for text in (rows, batches, failures, fetch, handler, commit)]
-        values.append(int(lag, 36) if lag else None)
-        return int(number, 36), Sample(*values)
+        values: list[Any] = [int(text, 16) for text in (rows, batches, failures, fetch, handler, commit)]
+        values.append(int(lag, 16) if lag else None)
+        return int(number, 16), Sample(*values)
     except ValueError:
         return None
 
 
 def _written(number: int, sample: Sample) -> str:
-    return ",".join("" if value is None else _base36(value) for value in (number, *astuple(sample)))
-
-
-def _base36(value: int) -> str:
-    value = max(0, value)
-    digits = ""
-    while value >= 36:
-        value, digit = divmod(value, 36)
-        digits = _DIGITS[digit] + digits
-    return _DIGITS[value] + digits
+    return ",".join("" if value is None else f"{max(0, value):x}" for value in (number, *astuple(sample)))

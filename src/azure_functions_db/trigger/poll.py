@@ -26,7 +26,7 @@ from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import TickCancelled, check_store
 from azure_functions_db.trigger.normalizers import Normalizer, normalizer_for
 from azure_functions_db.trigger.retry import ONCE, RetryPolicy
-from azure_functions_db.trigger.tick import Tick
+from azure_functions_db.trigger.tick import Pace, Tick
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import ChangeSource, SourceAdapter, StateStore
@@ -215,11 +215,12 @@ class PollRunner:
 
     def __init__(self, settings: PollSettings) -> None:
         self.settings = settings
-        self._commit_ms = 0.0
+        self._kind = Tick if settings.quarantine is None else IsolatingTick
+        self._pace = Pace()
 
     def tick(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick here and now; return the number of events handled."""
-        return self._run(self._next(Handler(handler), invocation_id))
+        return self._kind(self.settings, Handler(handler), invocation_id, self._pace).run()
 
     async def tick_async(self, handler: Callable[..., Any], *, invocation_id: str | None = None) -> int:
         """Run one tick in a thread; an async handler is awaited on this loop.
@@ -227,8 +228,8 @@ class PollRunner:
         Cancelling this call cancels the handler, commits nothing more and gives the lease back
         before the cancellation goes on.
         """
-        tick = self._next(Handler(handler, asyncio.get_running_loop()), invocation_id)
-        work = asyncio.ensure_future(in_thread(self._run_until_cancelled, tick))
+        tick = self._kind(self.settings, Handler(handler, asyncio.get_running_loop()), invocation_id, self._pace)
+        work = asyncio.ensure_future(in_thread(_run, tick))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -237,23 +238,12 @@ class PollRunner:
                 await finished(work)
             raise
 
-    def _next(self, handler: Handler, invocation_id: str | None) -> Tick:
-        kind = Tick if self.settings.quarantine is None else IsolatingTick
-        tick = kind(self.settings, handler, invocation_id)
-        tick.commit_ms = self._commit_ms
-        return tick
 
-    def _run(self, tick: Tick) -> int:
-        try:
-            return tick.run()
-        finally:
-            self._commit_ms = tick.commit_ms
-
-    def _run_until_cancelled(self, tick: Tick) -> int:
-        try:
-            return self._run(tick)
-        except TickCancelled:
-            return 0  # whoever cancelled is told by asyncio
+def _run(tick: Tick) -> int:
+    try:
+        return tick.run()
+    except TickCancelled:
+        return 0  # whoever cancelled is told by asyncio
 
 
 class PollTrigger:

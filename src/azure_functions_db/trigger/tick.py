@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -73,14 +73,22 @@ _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 _MOST_ROWS = 10_000
 
 
+@dataclass(slots=True)
+class Pace:
+    """What a poller's ticks in one process tell each other."""
+
+    commit_ms: float = 0.0
+    """How long the last commit took."""
+
+
 class Tick:
     """One run of a poller: whoever gets the lease handles what has changed and moves the checkpoint."""
 
-    commit_ms = 0.0
-    """How long the last commit took."""
-
-    def __init__(self, settings: PollSettings, handler: Handler, invocation_id: str | None = None) -> None:
+    def __init__(
+        self, settings: PollSettings, handler: Handler, invocation_id: str | None = None, pace: Pace | None = None
+    ) -> None:
         self._settings = settings
+        self._pace = pace or Pace()
         self._handler = handler
         self._source = settings.source
         self._reader: ChangeReader | None = None
@@ -111,10 +119,14 @@ class Tick:
 
     def run(self) -> int:
         """Return the number of events handled; 0 when there were none or somebody else is at it."""
-        with self._noting_failure():
+        try:
             self._descriptor, self._needs = self._stage(
                 Stage.DESCRIPTOR, lambda: (self._source.source_descriptor, self._source.capability())
             )
+        except Exception as failure:
+            self._note_failure(failure)
+            self._clear_up()
+            raise
         self._stages.source = self._descriptor.name
         self._say(TickStarted, batch_size=self._settings.batch_size)
         try:
@@ -557,22 +569,22 @@ class Tick:
         if batch.undecodable:
             self._put_undecodable_aside(batch)
         now = self._settings.now()
-        batch.after = batch.after.written_at(now).sampled(now, self._sample(batch, now))
+        batch.after = batch.after.written_at(now, self._sample(batch, now))
         batch.is_last = self._is_last(batch)
         # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
         last = batch.is_last and not self._needs.acknowledges
         self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.stored, last=last), batch.id, batch.spent)
-        self.commit_ms = batch.spent[Stage.COMMIT]
+        self._pace.commit_ms = batch.spent[Stage.COMMIT]
 
     def _sample(self, batch: Batch, now: dt.datetime) -> Sample:
         """Return what is noted of a batch; how long its own commit takes is not known yet: the last one stands in."""
-        lag = lag_seconds(batch.events[-1].cursor, now) if batch.events else None
+        batch.lag_seconds = lag = lag_seconds(batch.events[-1].cursor, now)
         return Sample(
             rows=len(batch.events),
             batches=1,
             fetch_ms=round(batch.spent.get(Stage.FETCH, 0.0)),
             handler_ms=round(batch.spent.get(Stage.HANDLER, 0.0)),
-            commit_ms=round(self.commit_ms),
+            commit_ms=round(self._pace.commit_ms),
             lag_seconds=None if lag is None else max(0, round(lag)),
         )
 
@@ -633,7 +645,7 @@ class Tick:
         return None if batch.is_last else batch.after
 
     def _tell_of(self, batch: Batch, handled: Sequence[RowChange]) -> None:
-        lag, spent = lag_seconds(batch.events[-1].cursor, self._settings.now()), batch.spent
+        lag, spent = batch.lag_seconds, batch.spent
         waiting = None
         if lag is None and batch.is_last:
             waiting = self._rows_behind(batch.after) if batch.more else 0

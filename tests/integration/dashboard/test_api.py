@@ -165,5 +165,5 @@ def test_the_state_grows_by_less_than_8_kb() -> None:
     began = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     busy = Sample(987_654, 987, fetch_ms=54_321, handler_ms=59_999, commit_ms=9_999, lag_seconds=3600)
     for minute in range(0, 8 * 24 * 60, 5):
-        checkpoint = checkpoint.sampled(began + dt.timedelta(minutes=minute), busy)
+        checkpoint = checkpoint.written_at(began + dt.timedelta(minutes=minute), busy)
     assert len(json.dumps(checkpoint.stored)) - len(json.dumps(bare.stored)) <= 8_000

@@ -73,8 +73,8 @@ def test_no_history_of_others_makes_anything_fail(history: dict[str, str]) -> No
 
 
 def test_handlers_and_observers_are_not_given_the_history_and_stores_are() -> None:
-    checkpoint = Checkpoint({"cursor": 1}).sampled(NOON, Sample(rows=1))
-    assert checkpoint.json == {"cursor": 1}
+    checkpoint = Checkpoint({"cursor": 1}).written_at(NOON, Sample(rows=1))
+    assert "metadata" not in checkpoint.json
     assert samples(Checkpoint.of(json.loads(json.dumps(checkpoint.stored))).history, MINUTES) == [
         (NOON, Sample(rows=1))
     ]
