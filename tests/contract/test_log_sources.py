@@ -2,12 +2,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine, text
 
-from azure_functions_db import DbConfig, EngineProvider, MySqlBinlogSource, PostgresLogicalSource
+from azure_functions_db import (
+    DbConfig,
+    EngineProvider,
+    HandlerError,
+    MySqlBinlogSource,
+    PollTrigger,
+    PostgresLogicalSource,
+    RowChange,
+)
 from azure_functions_db.core.types import Change as StreamChange
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.sources import Change, NewSource, SourceContract, Told, Transact, delivered, opened
@@ -15,6 +23,10 @@ from tests.conftest import temporary_database
 from tests.integration.binlog_servers import own_server
 from tests.support.binlog import purge
 from tests.support.slots import SERVERS, logged_database
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.ports import ChangeSource
 
 DELETE = "DELETE FROM {} WHERE id = :id"
 
@@ -72,6 +84,31 @@ class LogContract(SourceContract):
 
         return told
 
+    def test_what_was_handled_before_a_crash_and_is_gone_after_it_is_told_as_deleted(
+        self, beginning: Callable[[], ChangeSource], transact: Transact
+    ) -> None:
+        transact((1, "a"), (2, "b"))
+        store, copy = MemoryStateStore(), dict[Any, str]()
+
+        def mirror(events: list[RowChange]) -> None:
+            for event in events:
+                if event.after is None:
+                    copy.pop(event.pk["id"], None)
+                else:
+                    copy[event.pk["id"]] = event.after["value"]
+
+        def die(events: list[RowChange]) -> None:
+            mirror(events)
+            raise RuntimeError("the power is off")
+
+        with pytest.raises(HandlerError):
+            PollTrigger(name="copy", source=beginning(), checkpoint_store=store).run(timer=None, handler=die)
+        assert copy == {1: "a", 2: "b"}
+        transact((1, None))
+        poller = PollTrigger(name="copy", source=beginning(), checkpoint_store=store, max_batches_per_tick=10)
+        wait_for(lambda: poller.run(timer=None, handler=mirror) == 0 and len(copy) == 1, 30, "the delete did not come")
+        assert copy == {2: "b"}
+
 
 class TestPostgresLogicalSource(LogContract):
     """A slot, read by the replication protocol."""
@@ -98,6 +135,20 @@ class TestPostgresLogicalSource(LogContract):
         with engine.begin() as connection:
             connection.execute(text(f"ALTER TABLE {table} REPLICA IDENTITY FULL"))
         source().create_stream()
+        yield source
+        source().drop_stream()
+
+    @pytest.fixture
+    def beginning(
+        self, engine: Engine, url: str, provider: EngineProvider, table: str
+    ) -> Iterator[Callable[[], ChangeSource]]:
+        def source() -> PostgresLogicalSource:
+            return PostgresLogicalSource(
+                url=url, tables=table, slot=f"{table}_begun", transport=self.transport, engine_provider=provider
+            )
+
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} REPLICA IDENTITY FULL"))
         yield source
         source().drop_stream()
 
@@ -130,6 +181,11 @@ class TestMySqlBinlog(LogContract):
         return lambda: MySqlBinlogSource(
             url=url, tables=[table], snapshot="never", start_at=start, engine_provider=provider
         )
+
+    @pytest.fixture
+    def beginning(self, engine: Engine, url: str, provider: EngineProvider, table: str) -> Callable[[], ChangeSource]:
+        assert engine is not None
+        return lambda: MySqlBinlogSource(url=url, tables=[table], engine_provider=provider)
 
     @pytest.fixture
     def lose(self, engine: Engine) -> Callable[[], None]:

@@ -489,13 +489,12 @@ class Mirror:
             if not error.transient:
                 raise
             return False
+        if page.start is not None:  # which a poller commits before it handles anything
+            self.checkpoint = json.loads(json.dumps(page.start))
         for change in page.records:
             self.apply(change)
         if commits:
             self.checkpoint = json.loads(json.dumps(page.next_checkpoint))
-        elif not self.checkpoint:
-            # Before its first checkpoint a poller begins anew: what is deleted in between is not told.
-            self.copy.clear()
         return commits and not page.more
 
     def apply(self, change: Change) -> None:

@@ -197,6 +197,8 @@ class FetchResult:
     ``facts`` are what else the source has to tell this time; each knows its own log event and metrics.
     ``cut`` gives the checkpoint behind the first so many of the records, for a handler that got through those
     only; without it they are read again to find out.
+    ``start`` is where the source has begun, to be committed before the records are handled: one that begins anew
+    after a crash would begin elsewhere, and not tell what has become of these records meanwhile.
     """
 
     records: Sequence[Any]
@@ -206,6 +208,7 @@ class FetchResult:
     undecodable: Mapping[int, Exception] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
     cut: Callable[[int], Position] | None = field(default=None, compare=False, repr=False)
+    start: Position | None = None
 
     @property
     def horizon(self) -> Horizon | None:

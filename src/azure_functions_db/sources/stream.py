@@ -150,8 +150,8 @@ def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
 class StreamReader:
     """Reads the tables and then the stream, as one tick's reader of a source.
 
-    The start of the stream is fixed before the first row is read, and every page of rows has its
-    checkpoint: a crash repeats one page. For each key the last thing delivered is its newest state.
+    The start of the stream is fixed before the first row is read, and committed before it is handled; every page of
+    rows has its checkpoint: a crash repeats one page. For each key the last thing delivered is its newest state.
     What goes wrong underneath becomes an error that a poller knows.
     """
 
@@ -190,7 +190,7 @@ class StreamReader:
 
     def _fetched(self, place: Place | None, limit: int) -> FetchResult:
         try:
-            return self._read(self._start() if place is None else place, limit)
+            return self._read(self._start() if place is None else place, limit, begins=place is None)
         except PositionLostError as lost:
             if place is None or self._on_position_lost == "stop":
                 raise
@@ -209,18 +209,21 @@ class StreamReader:
             "reason": str(lost),
         }
         table = self._tables[0] if self._on_position_lost == "snapshot" else None
-        result = self._read(Place(position, table, gap=gap), limit)
+        result = self._read(Place(position, table, gap=gap), limit, begins=True)
         return replace(result, facts=[PositionLost(self._on_position_lost, gap), *result.facts])
 
-    def _read(self, place: Place, limit: int) -> FetchResult:
+    def _read(self, place: Place, limit: int, *, begins: bool) -> FetchResult:
         while place.table is not None:
             page = self._log.rows(place.position, place.table, place.after, limit)
             if page is None:
                 return FetchResult([], place.checkpoint(self._kind), more=False)
+            start = replace(place, position=page.position).checkpoint(self._kind) if begins else None
             place = self._past(place, page)
             if page.changes:
                 checkpoint = place.checkpoint(self._kind)
-                return FetchResult(page.changes, checkpoint, not place.is_over, undecodable=page.undecodable)
+                return FetchResult(
+                    page.changes, checkpoint, not place.is_over, undecodable=page.undecodable, start=start
+                )
         if place.is_over:
             return FetchResult([], place.checkpoint(self._kind), more=False)
         return self._streamed(place, limit)

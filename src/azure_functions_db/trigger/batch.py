@@ -309,6 +309,8 @@ class Batch:
     events: Sequence[RowChange] = ()
     lag_seconds: float | None = None
     """The age of its last event when it was committed, where the cursor is a time."""
+    start: Checkpoint | None = None
+    """Where the source has begun, set where that is to be written before the batch is handled."""
     cut: Callable[[int], Position] | None = None
     """Gives the position behind the first so many of the events, where the source can tell."""
     call_seconds: float = 0.0

@@ -150,7 +150,16 @@ class Tick:
     def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Take one batch from the source to its commit; return where to go on, None when the tick is over."""
         batch = self._fetch(checkpoint)
-        return None if batch is None or not self._hold() else self._handled(batch)
+        if batch is None or not self._hold():
+            return None
+        if batch.start is not None:
+            self._fix_start(batch, batch.start)
+        return self._handled(batch)
+
+    def _fix_start(self, batch: Batch, start: Checkpoint) -> None:
+        """Commit where the source has begun, before anything of it is handled: after a crash it goes on from there."""
+        batch.before = batch.before.kept(start, self._settings.now())
+        self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.before.stored, last=False), batch.id)
 
     def _handled(self, batch: Batch) -> Checkpoint | None:
         """Deliver the batch; a tick with a quarantine may search it for poison rows instead."""
@@ -320,6 +329,7 @@ class Tick:
             is_whole=len(result.records) > limit,
             spent=spent,
             cut=result.cut,
+            start=None if result.start is None else Checkpoint.of(result.start),
         )
         self._batch = batch
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
