@@ -144,9 +144,13 @@ def follow(at: At, site: dict[str, str], environment: Mapping[str, str]) -> Foll
     return follow_example
 
 
+# Their servers are not to be had here: the apps run against stand-ins in test_examples.py.
+ELSEWHERE = {"mongo_mirror", "sqlserver_mirror"}
+
+
 def test_every_example_is_followed_here() -> None:
     named = {path.name for path in EXAMPLES.iterdir() if (path / "function_app.py").exists()}
-    assert named == {
+    assert named - ELSEWHERE == {
         *ON_POSTGRES,
         *SERVED,
         "quickstart",

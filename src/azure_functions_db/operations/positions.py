@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from azure_functions_db.core.errors import ConfigurationError, CursorSerializationError
 from azure_functions_db.core.ports import NamesColumns, ReadsRanges, TellsPositions, TypesValues
@@ -47,10 +47,15 @@ def typed_source(source: Any) -> Any:
     return source if isinstance(source, TypesValues) else None
 
 
+def reads_log(source: Any) -> TypeGuard[TellsPositions]:
+    """Tell whether a source stands at places in a log, which people can read and type."""
+    return bool(source.capability().native_resume_token) and isinstance(source, TellsPositions)
+
+
 def range_source(source: Any) -> ReadsRanges:
     """Return a source that can be read from one cursor value to another; refuse any other."""
     if not isinstance(source, ReadsRanges):
-        if isinstance(source, TellsPositions):
+        if reads_log(source):
             raise ConfigurationError(
                 f"A {type(source).__name__} reads a log, which has no stretches of rows: azfdb reset NAME "
                 "--to-beginning delivers its tables anew, azfdb reset NAME --to-cursor PLACE what the log still has"

@@ -16,10 +16,9 @@ from azure_functions_db.core.ports import (
     CountsChanges,
     NamesColumns,
     ParsesPositions,
-    TellsPositions,
 )
 from azure_functions_db.core.serializers import is_label, serialize_position
-from azure_functions_db.operations.positions import cursor_from, key_from, range_source, typed_source
+from azure_functions_db.operations.positions import cursor_from, key_from, range_source, reads_log, typed_source
 from azure_functions_db.operations.reports import jsonable
 from azure_functions_db.operations.status import has_one_reader
 from azure_functions_db.state.backend import document_name
@@ -170,7 +169,7 @@ def to_cursor(
     name = poller.name
     source = None if poller.definition is None else poller.definition.settings.source
     if isinstance(source, ParsesPositions) and not isinstance(source, NamesColumns):
-        if isinstance(source, TellsPositions) and pk:
+        if reads_log(source) and pk:
             raise ConfigurationError(
                 f"A {type(source).__name__} stands at a place in a log, which has no key: leave --pk out"
             )
@@ -279,7 +278,7 @@ def _end_of(source: Any) -> CheckpointJson:
     """Return the position behind all that is there now; what running transactions may still write comes later."""
     if isinstance(source, ComparesItself):
         raise ConfigurationError(f"A {type(source).__name__} cannot skip what waits: only its next scan can tell")
-    if isinstance(source, TellsPositions):
+    if reads_log(source):
         return dict(source.parse("now"))
     ranges = range_source(source)
     for _ in range(_TRIES):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import ConfigurationError, DbError, StateStoreError, with_code
-from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts, TellsPositions
+from azure_functions_db.core.ports import CountsBacklog, LookingStateStore, NamesColumns, ReportsFacts
 from azure_functions_db.core.types import Backlog
+from azure_functions_db.operations.positions import reads_log
 from azure_functions_db.operations.reports import HIDDEN
 from azure_functions_db.operations.run import is_timer, schedule_of
 from azure_functions_db.state.document import decoded, is_free
@@ -344,7 +345,7 @@ def _note_fingerprint(poller: Poller, status: PollerStatus) -> None:
 
 def _read_source(poller: Poller, checkpoint: dict[str, Any], status: PollerStatus, now: dt.datetime) -> None:
     source = poller.defined.settings.source
-    if isinstance(source, TellsPositions) and checkpoint.get("cursor") is not None:
+    if reads_log(source) and checkpoint.get("cursor") is not None:
         status.cursor = source.describe(checkpoint)
     waiting = look_behind(source, checkpoint, now)
     if waiting.backlog is not None:

@@ -57,7 +57,7 @@ if not TYPE_CHECKING:  # so that a checker notices a name that does not exist
             "HandlerError": "errors",
             "LeaseAcquireError": "errors",
             "LostLeaseError": "errors",
-            "PollContext": "context",
+            "PollContext": "handler",
             "PollRunner": "runner",
             "PollTrigger": "poll",
             "PollerError": "errors",

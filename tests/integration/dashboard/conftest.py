@@ -104,7 +104,7 @@ def served(shop: Shop, permission: Permission | None = None) -> Iterator[Dashboa
             thread.join()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it lives, its thread has a loop that no other test could run beside
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
     assert program is not None, "Chromium is not installed: run `make test`"

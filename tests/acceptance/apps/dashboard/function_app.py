@@ -1,5 +1,7 @@
 """An app with one poller and the dashboard."""
 
+import os
+
 import azure.functions as func
 
 from azure_functions_db import DbBindings, FileStateStore, RowChange, SqlAlchemySource, dashboard_blueprint
@@ -10,7 +12,7 @@ orders = SqlAlchemySource(url="%SHOP_DB%", table="orders", cursor_column="id", p
 
 
 @app.timer_trigger(schedule="0 */5 * * * *", arg_name="timer")
-@db.trigger(arg_name="events", source=orders, checkpoint_store=FileStateStore("%STATE%"))
+@db.trigger(arg_name="events", source=orders, checkpoint_store=FileStateStore(os.environ["STATE"]))
 def copy_orders(timer: func.TimerRequest, events: list[RowChange]) -> None:
     """Take note of the orders."""
 
