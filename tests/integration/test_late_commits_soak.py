@@ -58,6 +58,8 @@ def place(request: pytest.FixtureRequest, provider: EngineProvider, server: str)
     places = {"postgres": on_postgres, "mariadb": on_mariadb}
     with places[server](request, provider) as place:
         create_table(place.url)
+        if place.follower is not None:
+            place.follower.catch_up()
         yield place
 
 

@@ -19,6 +19,7 @@ OUTPUTS: Mapping[str, str] = {
     "doctor": "operations.doctor:Health",
     "error": "cli.drawing:Complaint",
     "forget": "operations.reset:ChangeReport",
+    "init": "operations.init:InitReport",
     "inspect": "operations.status:Inspection",
     "lease break": "operations.reset:ChangeReport",
     "migrate": "operations.migrate:Migration",

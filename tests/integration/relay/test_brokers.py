@@ -165,7 +165,7 @@ def test_the_checkpoint_stays_while_the_broker_says_no(broker: Broker, new_relay
     broker.plan(*["busy"] * 50)
     with pytest.raises(HandlerError, match="10 of 10 events were not confirmed in time"):
         run(trigger, new_relay(patience_seconds=0.5))
-    assert store.load_checkpoint("orders") == {}
+    assert "cursor" not in store.load_checkpoint("orders")
     broker.plan()
     assert run(trigger, new_relay()) == 10
     assert len(broker.received()) == 10
