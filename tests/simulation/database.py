@@ -43,6 +43,9 @@ class Database:
     every_change = True
     """Whether every change is delivered; else the newest state of each row."""
 
+    newest_only = False
+    """Whether an older state is never told after a newer one; a log may, when it catches up with its snapshot."""
+
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.plan = plan
@@ -116,10 +119,10 @@ class Database:
     # Writers.
 
     def write_for_a_while(self, seconds: float) -> None:
-        """Begin transactions over a time, as a task of their own each."""
+        """Begin transactions over a time, as a task of their own each; some of them before anybody looks."""
         chance = self.world.nature.chance
-        for _ in range(self.plan.transactions):
-            self.world.later(chance.seconds(seconds), self._transact)
+        for number in range(self.plan.transactions):
+            self.world.later(chance.seconds(seconds if number % 3 else 1.0), self._transact)
 
     def write_well(self) -> None:
         """Write a row that any handler digests: a row that fails is told from an outage by one that does not."""
@@ -190,6 +193,7 @@ class KeysetTable(Database):
     """A table with a growing cursor column; a reader waits for running transactions as ``in_flight="wait"`` does."""
 
     every_change = False
+    newest_only = True
 
     def source(self, process: Process, fingerprint: str) -> Any:
         return KeysetSource(self, process, fingerprint)

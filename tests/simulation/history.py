@@ -18,16 +18,17 @@ from tests.simulation.database import Database, KeysetTable
 from tests.simulation.hosts import Host, Scene
 from tests.simulation.judge import Judge
 from tests.simulation.outbox import OutboxTable
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Plan  # noqa: TC001 - a field's type
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.storage import Service
 from tests.simulation.world import Entry, FaultId, Threading, World
 
 KINDS: dict[str, type[Database]] = {"keyset": KeysetTable, "outbox": OutboxTable, "postgres": PostgresServer}
 
-# In so many leases' lives the storm is over; in so many more, everything has to have come right.
+# After so many lives of a lease the storm is over; after so many, and calls of the handler, all has to have come right.
 _STORM = 6
 _CALM = 60
+_CALLS = 150
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def played(plan: Plan) -> History:
             _weather(scene, hosts)
             world.run(until=plan.ttl * _STORM, is_over=lambda: bool(world.complaints))
             _calm(scene, hosts)
-            world.run(until=plan.ttl * _CALM, is_over=lambda: bool(world.complaints) or judge.is_satisfied)
+            patience = plan.ttl * _CALM + plan.handler_seconds * plan.handler_steps * _CALLS
+            world.run(until=patience, is_over=lambda: bool(world.complaints) or judge.is_satisfied)
             if not world.complaints:
                 judge.conclude()
         finally:
@@ -102,7 +104,8 @@ def _weather(scene: Scene, hosts: list[Host]) -> None:
     if world.nature.chance.strikes("handler outage"):
         _spell(scene, "nothing can be handled", lambda is_on: setattr(scene, "is_handler_out", is_on))
     if world.nature.chance.strikes("cut off"):
-        _spell(scene, f"{hosts[0].name} is cut off from the storage", lambda is_on: _cut_off(hosts[0], is_on))
+        host = world.nature.chance.random.choice(hosts)
+        _spell(scene, f"{host.name} is cut off from the storage", lambda is_on: _cut_off(host, is_on))
 
 
 def _spell(scene: Scene, what: str, turn: Callable[[bool], None]) -> None:
@@ -153,6 +156,7 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "writes_at_once": (1, 2),
     "batch_size": (1, 2),
     "handler_seconds": (0.1, 1.0),
+    "handler_steps": (1, 3),
     "is_polite": (True,),
 }
 
@@ -189,3 +193,14 @@ def _shorter(history: History) -> Iterator[Plan]:
         for first in range(0, len(struck), size):
             yield replace(plan, spared=plan.spared | frozenset(struck[first : first + size]))
         size //= 2
+
+
+def told(history: History) -> Iterator[str]:
+    """Give the lines of a story: what kind of world it is, then one numbered line for each thing that happened."""
+    plan = history.plan
+    settings = {name: getattr(plan, name) for name in (*_SIMPLER, "ttl", "snapshot")}
+    yield f"seed {plan.seed}, {plan.world}: " + ", ".join(f"{name}={value}" for name, value in settings.items())
+    struck = ", ".join(sorted(set(history.struck.values()))) or "none"
+    yield f"faults that struck: {struck}; {len(plan.spared)} were left out"
+    for number, entry in enumerate(history.story, 1):
+        yield f"{number:4} {entry.at:9.2f} s  {entry.who:10} {entry.what}"

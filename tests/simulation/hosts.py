@@ -72,7 +72,9 @@ class Host:
     def _skew(self) -> float:
         """Return how far the clock is off: two clocks differ by no more than both margins together allow."""
         margin = lease_margin(self.scene.plan.ttl) * 0.99
-        return self.chance.random.uniform(-margin, margin) if self.scene.plan.is_skewed else 0.0
+        if not self.scene.plan.is_skewed:
+            return 0.0
+        return self.chance.random.choice((-margin, margin, self.chance.random.uniform(-margin, margin)))
 
     def _come_back(self) -> None:
         self.scene.world.later(self.chance.seconds(self.scene.plan.ttl), self.start)
@@ -100,7 +102,7 @@ class Poller:
         process.die()  # whoever deployed it has seen it fail
 
     def _tick(self) -> None:
-        scene, process = self._scene, self._process
+        scene, process, began_calm = self._scene, self._process, self._scene.world.is_calm
         tick = self._kind(
             self._settings, Handler(lambda events, context: self._handle(events, context, tick)), None, self._pace
         )
@@ -111,7 +113,7 @@ class Poller:
         except TickCancelled:
             scene.world.tell(process.name, "ends its tick as the host wants")
         except Exception as error:  # noqa: BLE001 - the judge knows which may come
-            scene.judge.failed(process, error, is_misdeployed=self._is_misdeployed)
+            scene.judge.failed(process, error, is_misdeployed=self._is_misdeployed, is_undisturbed=began_calm)
 
     def _settings_over(self, client: Client) -> PollSettings:
         scene, process, plan = self._scene, self._process, self._scene.plan
@@ -157,7 +159,7 @@ class Poller:
     def _work(self, call: Call, context: PollContext, tick: Tick) -> bool:
         """Work in steps; tell whether it came to an end."""
         process, plan = self._process, self._scene.plan
-        for _ in range(process.chance.random.randint(0, 3)):
+        for _ in range(process.chance.random.randint(0, plan.handler_steps)):
             process.step(process.chance.seconds(plan.handler_seconds))
             if process.chance.strikes("cancel"):
                 self._scene.world.tell(process.name, "is told by the host to end")

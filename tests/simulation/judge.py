@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import DbError, FingerprintMismatchError, PositionLostError
+from azure_functions_db.core.errors import DbError, FingerprintMismatchError, LostLeaseError, PositionLostError
 from azure_functions_db.trigger.batch import Search
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ GUARANTEES = {
     "fenced": "a holder whose lease has passed on writes nothing",
     "back": "the checkpoint never goes back",
     "alone": "two handlers never run at once while the first is told that its lease holds",
+    "kept": "who is neither stopped nor cut off keeps the lease, however long the handler takes",
     "order": "the changes of a key are handled in their order",
     "repeated": "what lies at or below the checkpoint is not delivered again",
     "batch": "a handler is given no more than a batch",
@@ -66,6 +67,8 @@ class Judge:
     calls: list[Call] = field(default_factory=list)
     settled: dict[int, set[int]] = field(default_factory=dict)
     """By key, the versions that a handler has digested."""
+    last: dict[int, int] = field(default_factory=dict)
+    """By key, the version that was digested last."""
     aside: set[Row] = field(default_factory=set)
     cursor: Mapping[str, Any] | None = None
     token: int = 0
@@ -152,7 +155,8 @@ class Judge:
         if row is None:
             self.complain("identity", f"{dict(event.pk)} was never written so: {event.after}")
             return (0, 0)
-        if self.ids.setdefault(event.event_id, row) != row:
+        # A row of a snapshot is named by its key: it may have changed before its page is read once more.
+        if "snapshot" not in event.metadata and self.ids.setdefault(event.event_id, row) != row:
             self.complain("identity", f"{row} has the id of {self.ids[event.event_id]}")
         if self.names.setdefault((row, event.op), event.event_id) != event.event_id:
             self.complain("identity", f"{row} has got another id")
@@ -169,13 +173,17 @@ class Judge:
             if not call.is_trial:
                 self._in_turn(key, version)
             self.settled.setdefault(key, set()).add(version)
+            if not call.is_trial:
+                self.last[key] = version
 
     def _in_turn(self, key: int, version: int) -> None:
         digested = self.settled.get(key, set())
-        if not self.database.every_change and version not in digested and version < max(digested, default=0):
+        if self.plan.names_rows:
+            return  # such a handler goes on after the rows that it names
+        if self.database.newest_only and version not in digested and version < max(digested, default=0):
             self.complain("order", f"{key}v{version} was handled after {key}v{max(digested)}")
         earlier = [each for each in self.database.before(key, version) if not self.is_settled(each)]
-        if earlier and not (self.plan.names_rows and self.is_poison((key, earlier[0].version))):
+        if earlier:
             self.complain("order", f"{key}v{version} was handled before {key}v{earlier[0].version}")
 
     # Quarantine.
@@ -202,7 +210,7 @@ class Judge:
 
     # Ticks.
 
-    def failed(self, process: Process, error: BaseException, *, is_misdeployed: bool) -> None:
+    def failed(self, process: Process, error: BaseException, *, is_misdeployed: bool, is_undisturbed: bool) -> None:
         """Note how a tick has ended."""
         self.world.tell(process.name, f"fails with {type(error).__name__}: {str(error)[:100]}")
         if isinstance(error, PositionLostError):
@@ -212,7 +220,9 @@ class Judge:
         elif isinstance(error, FingerprintMismatchError):
             if not is_misdeployed:
                 self.complain("fingerprint", str(error))
-        elif not isinstance(error, DbError):
+        elif isinstance(error, LostLeaseError) and is_undisturbed:
+            self.complain("kept", f"{process.name} has lost it")
+        elif not isinstance(error, DbError) or _is_blunder(error):
             self.world.errors.append(error)
             self.complain("errors", f"{type(error).__name__}: {error}")
 
@@ -230,7 +240,7 @@ class Judge:
         """Tell whether all has come to where it belongs."""
         if self.database.is_lost:
             return self.has_stopped
-        return not self.missing() and self.database.is_tidy() and self.failure is None
+        return self.failure is None and not self.missing() and not self.outdated() and self.database.is_tidy()
 
     def missing(self) -> list[Written]:
         return [written for written in self.database.wanted() if not self.is_settled(written)]
@@ -243,11 +253,23 @@ class Judge:
         else:
             for written in self.missing():
                 self.complain("delivered", f"{written.key}v{written.version} never arrived")
+            for written in self.outdated():
+                self.complain("order", f"something older than {written.key}v{written.version} was told last of its row")
             if not self.database.is_tidy():
                 self.complain("delivered", "what was delivered has not been let go of")
             if not self.missing() and self.failure is not None:
                 self.complain("well again", str(self.failure.get("error")))
         self._alone()
+
+    def outdated(self) -> list[Written]:
+        """Return the rows of which something older was told last, to a handler that stops when it is told to."""
+        if not self.plan.is_polite or self.plan.names_rows:
+            return []
+        return [
+            written
+            for written in self.database.wanted()
+            if self.last.get(written.key, 0) < written.version and (written.key, written.version) not in self.aside
+        ]
 
     def _alone(self) -> None:
         latest: Call | None = None
@@ -256,6 +278,16 @@ class Judge:
                 self.complain("alone", f"{latest.process} was at work when {call.process} began with {call.rows}")
             if latest is None or call.alive > latest.alive:
                 latest = call
+
+
+def _is_blunder(error: BaseException | None) -> bool:
+    """Tell whether an error comes of a mistake in a program."""
+    while error is not None and not isinstance(error, _BLUNDERS):
+        error = error.__cause__
+    return error is not None
+
+
+_BLUNDERS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
 def _short(owner: str) -> str:

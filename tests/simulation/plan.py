@@ -7,29 +7,29 @@ from random import Random
 from typing import Any
 
 FAULTS = {
-    "crash": 0.008,
-    "freeze": 0.01,
-    "cancel": 0.02,
-    "clock step": 0.05,
-    "misdeployed": 0.05,
-    "throttled": 0.05,
-    "lost request": 0.04,
-    "lost reply": 0.06,
-    "late write": 0.05,
-    "refused retry": 0.05,
-    "duplicated": 0.05,
-    "storage outage": 0.5,
-    "cut off": 0.5,
-    "handler outage": 0.5,
-    "handler failure": 0.1,
-    "handled partly": 0.1,
-    "connection lost": 0.05,
+    "crash": 0.015,
+    "freeze": 0.02,
+    "cancel": 0.03,
+    "clock step": 0.1,
+    "misdeployed": 0.3,
+    "throttled": 0.1,
+    "lost request": 0.1,
+    "lost reply": 0.1,
+    "late write": 0.1,
+    "refused retry": 0.1,
+    "duplicated": 0.1,
+    "storage outage": 0.9,
+    "cut off": 0.9,
+    "handler outage": 0.9,
+    "handler failure": 0.15,
+    "handled partly": 0.2,
+    "connection lost": 0.08,
     "late commit": 0.3,
-    "savepoint": 0.15,
-    "rollback": 0.15,
-    "migration": 0.5,
-    "failover": 0.3,
-    "retention": 0.2,
+    "savepoint": 0.2,
+    "rollback": 0.2,
+    "migration": 0.9,
+    "failover": 0.7,
+    "retention": 0.3,
 }
 """Each kind of fault, and how often it strikes where it may: at each draw, or once in a storm."""
 
@@ -52,7 +52,8 @@ class Plan:
     retries: int = 1
     time_budget: float | None = None
     handler_seconds: float = 1.0
-    """The longest step of a handler; each call has up to three."""
+    """The longest step of a handler."""
+    handler_steps: int = 3
     is_polite: bool = True
     """Whether the handler stops when it is told that its lease is lost."""
     has_quarantine: bool = False
@@ -76,11 +77,11 @@ class Plan:
         """Return the plan of a seed. Each has a few kinds of faults only, so that these get room to work."""
         random = Random(seed)
         ttl = random.choice((6.0, 12.0, 40.0))
-        some = random.sample(sorted(FAULTS), random.randint(0, 8))
+        some = random.sample(sorted(FAULTS), random.randint(0, 13))
         return cls(
             seed=seed,
             world=world or random.choice(WORLDS),
-            hosts=random.choice((1, 2, 2, 3)),
+            hosts=random.choice((1, 2, 2, 2, 3)),
             ticks_at_once=random.choice((1, 1, 1, 2)),
             is_skewed=random.random() < 0.5,
             ttl=ttl,
@@ -90,6 +91,7 @@ class Plan:
             retries=random.choice((1, 1, 2)),
             time_budget=random.choice((None, None, ttl)),
             handler_seconds=random.choice((0.1, 1.0, ttl / 4, ttl)),
+            handler_steps=random.choice((1, 3, 10)),
             is_polite=random.random() < 0.7,
             has_quarantine=random.random() < 0.4,
             has_poison=random.random() < 0.3,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from azure_functions_db.core.types import SourceDescriptor
 from azure_functions_db.sources.postgres.log import PostgresLog
 from azure_functions_db.sources.postgres.pgoutput import encoded_row, lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import SlotRefusedError
-from azure_functions_db.sources.postgres.rows import KeyPage, Session, Shape, TableReader
+from azure_functions_db.sources.postgres.rows import KeyPage, RowType, Session, Shape, TableReader
 from azure_functions_db.sources.postgres.server import PLUGIN, ServerState, Slot, Table, TableName
 from azure_functions_db.sources.postgres.source import PostgresLogicalSource
 from tests.simulation.database import Database, Transaction, Written
@@ -90,7 +90,7 @@ class PostgresServer(Database):
         last = earlier[-1] if earlier else self.visible.get(written.key)
         is_there = last is not None and last.op != "delete"
         random = self.world.nature.chance.random
-        written.op = ("delete" if random.random() < 0.2 else "update") if is_there else "insert"
+        written.op = ("delete" if random.random() < 0.3 else "update") if is_there else "insert"
         self.lsn += 64
         return ()
 
@@ -99,16 +99,14 @@ class PostgresServer(Database):
         logged = self._logged(transaction)
         if self.slot is not None or not self.every_change:
             super().land(transaction)
-        world.wait(world.nature.chance.seconds(0.3))
+        world.wait(world.nature.chance.seconds(2.0))
         if logged in self.log:  # a promotion may have come in between
             self.visible |= {written.key: written for written in transaction.writes}
 
     def _logged(self, transaction: Transaction) -> Logged:
         commit, self.lsn = self.lsn + 16, self.lsn + 64
         at = self.world.nature.wall()
-        logged = Logged(
-            transaction.xid, self.timeline, commit, self.lsn, at, list(transaction.writes), self.columns
-        )
+        logged = Logged(transaction.xid, self.timeline, commit, self.lsn, at, list(transaction.writes), self.columns)
         for place, written in enumerate(logged.writes, 1):
             written.order = (self.timeline, commit, place)
             self._orders[written.key, written.version] = written.order
@@ -186,8 +184,10 @@ class PostgresServer(Database):
             elif logged.commit_lsn == lsn_of(commit) and logged.timeline <= cursor["timeline"]:
                 passed += logged.writes[:messages]
         known = [each for each in passed if any(each is one for one in self.committed.get(each.key, ()))]
-        newest = {written.key: written for written in known}
-        return known if self.every_change else [each for each in newest.values() if self._matters(each)]
+        if self.every_change:
+            return known
+        # A row may change again before its page is read: then only what follows tells of it.
+        return [each for each in known if each is self.committed[each.key][-1] and self._matters(each)]
 
     def told_of(self, history: list[Written]) -> list[Written]:
         return history if self.every_change else [each for each in history[-1:] if self._matters(each)]
@@ -463,6 +463,9 @@ class SimulatedLog(PostgresLog):
     def _session(self) -> Session:
         return _session()
 
+    def _row_type(self, session: Session, table: Table, shape: Shape) -> RowType:
+        return RowType(shape, _session(), {})
+
     def _reader(self) -> TableReader:
         if self._table_reader is None:
             self._table_reader = SimulatedTableReader(self._model, self._process, self._row_type)
@@ -481,7 +484,6 @@ class SimulatedPostgres(PostgresLogicalSource):
             heartbeat_seconds=server.plan.ttl,
         )
         self.__dict__["source_descriptor"] = SourceDescriptor("orders", "postgres-logical", fingerprint)
-        self._processors = defaultdict(dict)
         self._model = server
         self._process = process
 

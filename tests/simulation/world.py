@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self
 
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 
 _EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 # A history that goes on for longer has got stuck in a loop.
@@ -67,7 +67,7 @@ class Chance:
         return most * self.random.random()
 
 
-class Task(greenlet):
+class Task(greenlet):  # type: ignore[misc]  # see the import
     """Something that runs on its own: a tick, a heartbeat, a transaction."""
 
     def __init__(self, world: World, process: Process, work: Callable[[], object]) -> None:
@@ -132,6 +132,8 @@ class Process:
 
     def die(self) -> None:
         """End all that runs in it; none of it may touch the world again."""
+        if self.is_dead:
+            return
         self.is_dead = True
         for task in self.tasks:
             self.world.wake(task)
