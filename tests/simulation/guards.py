@@ -165,6 +165,20 @@ def start_once_joined() -> None:
     patch(StreamReader, "_read", read_unfixed)
 
 
+def losses_of_the_holder() -> None:
+    """A tick that has lost its lease takes what others have read meanwhile for lost."""
+    read = Tick._read
+
+    def told(self: Any, *where: Any) -> Any:
+        checked, self.lease.check = self.lease.check, lambda: None
+        try:
+            return read(self, *where)
+        finally:
+            self.lease.check = checked
+
+    patch(Tick, "_read", told)
+
+
 def parts() -> None:
     """A handler that got through a part of its batch is taken to have got through all of it."""
     patch(handler, "handled_count", lambda _outcome, given: given)
@@ -208,6 +222,21 @@ def removal_of_delivered() -> None:
 def lost_positions() -> None:
     """A slot is read from where it stands, whether the checkpoint is there or not."""
     patch(PostgresLog, "check", lambda *_: None)
+
+
+def seen_once_held() -> None:
+    """A slot that is held anew is judged by an older look at it where looking fails."""
+    held = PostgresLog._held
+
+    def held_with_older_look(self: Any) -> Any:
+        older = self._state
+        try:
+            return held(self)
+        except Exception:
+            self._state = older
+            raise
+
+    patch(PostgresLog, "_held", held_with_older_look)
 
 
 def timelines() -> None:
@@ -257,8 +286,8 @@ GUARDS: dict[str, Callable[[], None]] = {
     for guard in (
         *(fencing, conditional_writes, takers_margin, holders_margin, own_clock, heartbeat, check, release_of_own),
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
-        *(ambiguous_commits, acknowledge_last, start, start_once_joined, parts),
+        *(ambiguous_commits, acknowledge_last, start, start_once_joined, losses_of_the_holder, parts),
         *(quarantine_first, attempts, witnesses),
-        *(removal_of_delivered, lost_positions, timelines, invisible_commits, resumption),
+        *(removal_of_delivered, lost_positions, seen_once_held, timelines, invisible_commits, resumption),
     )
 }
