@@ -72,10 +72,12 @@ class Judge:
     aside: set[Row] = field(default_factory=set)
     cursor: Mapping[str, Any] | None = None
     token: int = 0
+    is_held: bool = False
     owner: str = ""
     failure: Any = None
     ids: dict[str, Row] = field(default_factory=dict)
     names: dict[tuple[Row, str], str] = field(default_factory=dict)
+    has_undone: bool = False
     has_stopped: bool = False
     """Whether a tick has said that its position is lost."""
 
@@ -88,8 +90,10 @@ class Judge:
         """Look at the state document in the moment it is stored."""
         document = json.loads(content)
         lease, checkpoint = document["lease"], document["checkpoint"]
+        is_same = self.is_held and lease is not None and lease["fencing_token"] == self.token
         self._fenced(lease)
-        self._moved(checkpoint.get("cursor"), lease)
+        self._moved(checkpoint.get("cursor"), lease, is_same_holder=is_same)
+        self.is_held = lease is not None and lease["expires_at"] > lease["heartbeat_at"]
         self.failure = (checkpoint.get("metadata") or {}).get("failure")
 
     def _fenced(self, lease: Mapping[str, Any] | None) -> None:
@@ -100,12 +104,15 @@ class Judge:
             self.world.tell(_short(owner), f"holds the lease, token {token}")
         self.token, self.owner = token, owner
 
-    def _moved(self, cursor: Mapping[str, Any] | None, lease: Mapping[str, Any] | None) -> None:
+    def _moved(
+        self, cursor: Mapping[str, Any] | None, lease: Mapping[str, Any] | None, *, is_same_holder: bool
+    ) -> None:
         if cursor == self.cursor:
             return
         database = self.database
         before, after = database.order_of(self.cursor), database.order_of(cursor)
-        if after < before:
+        # A holder whose commit took effect after it was given up notes its failure over it: at worst a duplicate.
+        if after < before and not is_same_holder:
             self.complain("back", f"from {before} to {after}")
         self.cursor = cursor
         self.world.tell(_short(lease["owner_id"]) if lease else "?", f"moves the checkpoint to {after}")
@@ -163,6 +170,12 @@ class Judge:
             self.complain("identity", f"{row} has got another id")
         return row
 
+    def undone(self, writes: list[Written]) -> None:
+        """Note that a promotion has undone changes: the log may come to the same places once more."""
+        self.has_undone = True
+        gone = {(written.key, written.version) for written in writes}
+        self.ids = {event: row for event, row in self.ids.items() if row not in gone}
+
     def alive(self, call: Call) -> None:
         """Note that a handler has asked, and was told that its lease is not lost."""
         call.alive = self.world.steps
@@ -179,8 +192,8 @@ class Judge:
 
     def _in_turn(self, key: int, version: int) -> None:
         digested = self.settled.get(key, set())
-        if self.plan.names_rows:
-            return  # such a handler goes on after the rows that it names
+        if self.plan.names_rows or not self.plan.is_polite:
+            return  # such a handler goes on after the rows that it names, or after its lease
         if self.database.newest_only and version not in digested and version < max(digested, default=0):
             self.complain("order", f"{key}v{version} was handled after {key}v{max(digested)}")
         earlier = [each for each in self.database.before(key, version) if not self.is_settled(each)]
@@ -264,7 +277,7 @@ class Judge:
 
     def outdated(self) -> list[Written]:
         """Return the rows of which something older was told last, to a handler that stops when it is told to."""
-        if not self.plan.is_polite or self.plan.names_rows:
+        if not self.plan.is_polite or self.plan.names_rows or self.has_undone:
             return []
         return [
             written

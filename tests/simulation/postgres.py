@@ -137,6 +137,7 @@ class PostgresServer(Database):
         self.switches = {line: min(left, at) for line, at in (self.switches | {self.timeline: left}).items()}
         self.timeline, self.lsn = self.timeline + 1, left
         undone = {id(written) for logged in gone for written in logged.writes}
+        self.judge.undone([written for logged in gone for written in logged.writes])
         for key, history in self.committed.items():
             self.committed[key] = [written for written in history if id(written) not in undone]
         self.visible = {}
