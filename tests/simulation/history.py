@@ -61,7 +61,7 @@ def played(plan: Plan) -> History:
             world.run(until=plan.ttl * _STORM, is_over=lambda: bool(world.complaints))
             _calm(scene, hosts)
             patience = plan.ttl * _CALM + plan.handler_seconds * plan.handler_steps * _CALLS
-            world.run(until=patience, is_over=lambda: bool(world.complaints) or judge.is_satisfied)
+            world.run(until=patience, is_over=lambda: bool(world.complaints) or judge.is_satisfied())
             if not world.complaints:
                 judge.conclude()
         finally:

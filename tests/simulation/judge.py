@@ -77,6 +77,8 @@ class Judge:
     failure: Any = None
     ids: dict[str, Row] = field(default_factory=dict)
     names: dict[tuple[Row, str], str] = field(default_factory=dict)
+    looked_at: int = 0
+    """How long the story was when it was last asked whether all is well."""
     has_undone: bool = False
     has_stopped: bool = False
     """Whether a tick has said that its position is lost."""
@@ -249,9 +251,11 @@ class Judge:
 
     # The end.
 
-    @property
     def is_satisfied(self) -> bool:
-        """Tell whether all has come to where it belongs."""
+        """Tell whether all has come to where it belongs; looked at only when something has happened since."""
+        if len(self.world.story) == self.looked_at:
+            return False
+        self.looked_at = len(self.world.story)
         if self.database.is_lost:
             return self.has_stopped
         return self.failure is None and not self.missing() and not self.outdated() and self.database.is_tidy()
