@@ -57,7 +57,7 @@ def cost() -> str:
     rows = []
     for expression, words in SCHEDULES.items():
         ticks = doctor.ticks_per_month(parsed_schedule(expression), now)
-        counts = (ticks, ticks * doctor._IDLE_REQUESTS, ticks * doctor._BATCH_REQUESTS)  # noqa: SLF001 - told to users
+        counts = (ticks, *doctor.requests(ticks))
         rows.append(f"| `{expression}`, {words} | " + " | ".join(f"{count:,}" for count in counts) + " |")
     head = "| schedule | ticks | storage requests, nothing changed | storage requests, a batch at every tick |"
     return "\n".join([head, "|---|---|---|---|", *rows]) + "\n"

@@ -29,10 +29,13 @@ def pollers_of(
         raise ConfigurationError("Give one of --app and --store, not both")
     # What an app and its parts log is not what was asked for; commands tell what matters themselves.
     logging.getLogger().addHandler(logging.NullHandler())
+    sink = None if quarantine is None else sink_at(quarantine)
     if store is not None:
-        return Pollers.in_store(store_at(store, app_name), None if quarantine is None else sink_at(quarantine))
+        return Pollers.in_store(store_at(store, app_name), sink)
+    if app_name is not None:
+        raise ConfigurationError("--app-name goes with --store: an app knows its name")
     with printed_aside():
-        return Pollers.of_app(load_app(app or "."))
+        return Pollers.of_app(load_app(app or "."), sink)
 
 
 def printed_aside() -> contextlib.redirect_stdout[TextIO]:

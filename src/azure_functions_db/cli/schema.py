@@ -48,7 +48,7 @@ OUTPUTS: Mapping[str, str] = {
 
 def schema(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="Such as status, or quarantine list; error.")
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Such as status, or quarantine list; error.")
     ] = None,
 ) -> None:
     """Print the JSON schema of what a command prints with --json, of all of them where none is named."""

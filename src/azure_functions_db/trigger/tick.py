@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # How old the last sign of an idle poller may become: what an operator sees of it is no older, and costs a write.
-SIGN_OF_LIFE = dt.timedelta(minutes=10)
+SIGN_OF_LIFE = dt.timedelta(minutes=2)
 _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 
 # Further behind than this is far behind; counting on would cost more than it tells.
