@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from packaging.requirements import Requirement
+from pymongo import MongoClient
 from sqlalchemy import make_url
 
 from azure_functions_db import __version__
@@ -33,7 +34,7 @@ CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
 TUTORIAL = CHECKOUT / "docs" / "tutorial" / "first-poller.md"
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("cli", "postgres", "mysql", "mssql", "eventhubs", "servicebus")
+EXTRAS = ("cli", "postgres", "mysql", "mssql", "mongo", "eventhubs", "servicebus")
 # Sends what it is given with -Q, or has in the file behind -i.
 SQLCMD = """#!/usr/bin/env python
 import os, pathlib, sys
@@ -152,13 +153,9 @@ def follow(at: At, site: dict[str, str], environment: Mapping[str, str]) -> Foll
     return follow_example
 
 
-# Its server is not to be had here: the app runs against a recording in test_examples.py.
-ELSEWHERE = {"mongo_mirror"}
-
-
 def test_every_example_is_followed_here() -> None:
     named = {path.name for path in EXAMPLES.iterdir() if (path / "function_app.py").exists()}
-    assert named - ELSEWHERE == {
+    assert named == {
         *ON_POSTGRES,
         *SERVED,
         "quickstart",
@@ -166,6 +163,7 @@ def test_every_example_is_followed_here() -> None:
         "postgres_to_mariadb",
         "mysql_mirror",
         "sqlserver_mirror",
+        "mongo_mirror",
         "relay",
     }
 
@@ -209,6 +207,12 @@ def test_the_example_sqlserver_mirror(
     client.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     follow("sqlserver_mirror", **postgres_of(postgres_database), SHOP_DB=sql_server.url("pyodbc"), PATH=path)
+
+
+def test_the_example_mongo_mirror(follow: Follow, postgres_database: str, mongo_uri: str) -> None:
+    with MongoClient[Any](mongo_uri) as client:
+        client.drop_database("shop")
+    follow("mongo_mirror", **postgres_of(postgres_database), SHOP_MONGO=mongo_uri)
 
 
 def test_the_example_relay(follow: Follow, postgres_database: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ DATABASES = {
     "how-to/sql-server-changes.md": "sql_server_database",
 }
 # What is told, or typed where there is no server of the tests: in Azure, in a server's own shell.
-READ_ONLY = {"console", "ini", "mysql", "sh", "text", "tsql"}
+READ_ONLY = {"console", "ini", "javascript", "mysql", "sh", "text", "tsql"}
 TYPED = {str(page.relative_to(CHECKOUT / "docs")): page for page in typed_pages()}
 PAGES = {str(page.relative_to(CHECKOUT / "docs")): page for page in pages()}
 
@@ -42,16 +42,10 @@ def database(request: pytest.FixtureRequest, page: str) -> str:
 
 
 @pytest.fixture
-def place(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: str, page: str, request: pytest.FixtureRequest
-) -> Iterator[None]:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: str) -> Iterator[None]:
     """An empty working directory, the settings that pages use, and no engine left over."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_DB", database)
-    if page == "how-to/mongodb.md":
-        monkeypatch.setenv("SHOP_MONGO", request.getfixturevalue("mongo_uri"))
-        with MongoClient[Any](os.environ["SHOP_MONGO"]) as client:
-            client.drop_database("shop")
     yield
     default_provider().dispose_all()
 
@@ -94,6 +88,11 @@ def own(typed_page: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
     elif typed_page == "how-to/cosmos.md":
         request.getfixturevalue("cosmos_server")
         yield {"Cosmos": cosmos.connection_to_new("state")} | helped(tmp_path, "cosmos")
+    elif typed_page == "how-to/mongodb.md":
+        uri = request.getfixturevalue("mongo_uri")
+        with MongoClient[Any](uri) as client:
+            client.drop_database("shop")
+        yield {"SHOP_MONGO": uri}
     elif "postgresql" in database:
         yield postgres_of(database)
     else:
