@@ -123,6 +123,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert lost == []
 
 
+def test_what_the_readme_links_is_in_the_source_distribution() -> None:
+    built = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
+    packed = tuple(name.removeprefix("/") for name in built["include"])
+    links = [link for link in LINK.findall((CHECKOUT / "README.md").read_text()) if not re.match(r"[a-z]+:|#", link)]
+    assert [link for link in links if link.partition("/")[0] not in packed] == []
+    assert len(links) > 10
+
+
 def test_readme_links_the_documentation_and_shows_a_picture() -> None:
     top = (CHECKOUT / "README.md").read_text().partition("\n## ")[0]
     assert "](docs/index.md)" in top
