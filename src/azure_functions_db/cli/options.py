@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from azure_functions_db.core.errors import did_you_mean
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -197,6 +199,12 @@ class Commands(TyperGroup):
             alone.command(cmd_name)(verb)
             verb = alone
         return typer.main.get_command(verb)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called; where there is none, say which one may be meant."""
+        if args and args[0] not in _summaries() and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], _summaries())}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as Click calls it
         """Write the list of commands."""

@@ -136,6 +136,10 @@ class TestIdleAndDead:
 
 
 class TestPausing:
+    def test_one_that_is_not_paused_is_not_said_to_be_resumed(self, shop: Shop) -> None:
+        shop.tick()
+        assert shop.azfdb("resume", "orders").out == "orders was not paused.\n"
+
     def test_a_paused_poller_ticks_nowhere_until_it_is_resumed(self, any_shop: Shop) -> None:
         any_shop.sell(1, 2, 3, 4)
         paused = any_shop.azfdb("pause", "orders", "--why", "the target is rebuilt", "--by", "ann", "--json")
