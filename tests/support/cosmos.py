@@ -74,7 +74,7 @@ def install() -> None:
     def corrected(self: RequestsTransport, request: Any, **options: Any) -> Any:
         return _corrected(request, send(self, request, **options))
 
-    RequestsTransport.send = corrected  # type: ignore[method-assign]
+    RequestsTransport.send = corrected
 
 
 class TestServerStore(CosmosStateStore):
