@@ -63,6 +63,20 @@ def cost() -> str:
     return "\n".join([head, "|---|---|---|---|", *rows]) + "\n"
 
 
+def capacity() -> str:
+    """Return what the simulation of many partitions has counted."""
+    rows = [json.loads(line) for line in (CHECKOUT / "benchmarks" / "capacity.json").read_text().splitlines()]
+    head = (
+        "| scene | half handled | 95 % | all | storage requests a second, at the peak | skipped ticks | lost races |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(
+        f"| {row['scene']} | {row['half']} s | {row['most']} s | {row['all']} s | {row['requests']:,}, {row['peak']:,} "
+        f"| {row['skipped']:.1%} | {row['lost_races']:.2%} |\n"
+        for row in rows
+    )
+
+
 def examples() -> str:
     """Return the example apps with the first sentence of each."""
     rows = []
@@ -117,7 +131,7 @@ def slug(name: str) -> str:
     return re.sub(r"\W+", "-", name).strip("-").replace("_", "-")
 
 
-MAKERS = {made.__name__: made for made in (version, options, cost, examples, alerts, glossary, benchmarks)}
+MAKERS = {made.__name__: made for made in (version, options, cost, capacity, examples, alerts, glossary, benchmarks)}
 
 
 def filled(page: str) -> str:

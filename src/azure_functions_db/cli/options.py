@@ -166,6 +166,7 @@ SUMMARIES = {
     "outbox": "Make, show and prune an outbox.",
     "stream": "Create, drop and show what a source streams from.",
     "verify": "Compare the source with what was delivered.",
+    "plan": "Tell what a workload takes, and what it costs.",
     "schema": "Print the JSON schema of what a command prints.",
     "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }

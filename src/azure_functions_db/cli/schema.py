@@ -27,6 +27,7 @@ OUTPUTS: Mapping[str, str] = {
     "outbox prune": "operations.outbox:PruneReport",
     "outbox status": "operations.outbox:OutboxStatuses",
     "pause": "operations.reset:Marks",
+    "plan": "operations.plan:CapacityPlan",
     "quarantine drop": "cli.quarantine:DropReport",
     "quarantine list": "cli.quarantine:EntryList",
     "quarantine replay": "operations.quarantine:ReplayReport",

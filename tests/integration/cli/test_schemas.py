@@ -75,6 +75,7 @@ COMMANDS = [
     "reset orders --to-beginning --yes",
     "lease break orders --yes",
     "migrate --from-0.8 function_app.py",
+    "plan --rows-per-second 100 --handler-ms 5",
     "tail nobody",
     "run --once on_orders",
     "run --once nobody",
