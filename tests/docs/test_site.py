@@ -187,7 +187,8 @@ def mistakes_in(line: str) -> list[str]:
         target = line.split()[1]
         mistakes += [] if re.search(rf"^{target}:", (CHECKOUT / "Makefile").read_text(), re.MULTILINE) else [target]
     if line.startswith("azfdb "):
-        mistakes += azfdb_mistakes(shlex.split(line)[1:])
+        command = re.split(r" (?:\d?>|\|)", line)[0]  # where its output goes is the shell's
+        mistakes += azfdb_mistakes(shlex.split(command)[1:])
     return mistakes
 
 

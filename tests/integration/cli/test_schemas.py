@@ -37,7 +37,7 @@ def test_every_command_that_is_about_pollers_takes_the_same_options_of_where_the
     target = {"--app", "--store", "--app-name", "--quarantine"}
     taken = {name: target & {word for each in one.params for word in each.opts} for name, one in every_command()}
     # They are about an app, or about files: what they take beside it has another meaning, or none.
-    assert {name for name in taken if taken[name] != target} == {"init", "run", "demo", "schema", "migrate"}
+    assert {name for name in taken if taken[name] != target} == {"init", "run", "demo", "plan", "schema", "migrate"}
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
