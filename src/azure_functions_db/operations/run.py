@@ -24,6 +24,7 @@ from azure_functions_db.core.errors import Code, ConfigurationError, DbError, St
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.ports import ListsPollers
 from azure_functions_db.core.serializers import parsed_json, timestamp
+from azure_functions_db.trigger.linger import end_lingering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,8 +66,9 @@ class Scheduler:
         return self._running
 
     def stop(self) -> None:
-        """Fire no more; ticks that are under way come to their end."""
+        """Fire no more; ticks that are under way come to their end, and those that linger end now."""
         self._stopping.set()
+        end_lingering()
 
     async def run(self) -> None:
         """Keep every timer until `stop` is called and the last tick has ended."""
