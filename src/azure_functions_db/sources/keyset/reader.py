@@ -198,7 +198,7 @@ class KeysetReader:
         """Read up to the horizon; wait a little when it hides all there is."""
         is_held_back = self._relation.held_back is not None and self._relation.held_back[0] == start
         asks_first = start.boundary is not None or (not self._waits and not watch.sees_rows)
-        if asks_first and not is_held_back and read_page(connection, plan, start, 1) == empty_page(start):
+        if asks_first and not is_held_back and _is_end(read_page(connection, plan, start, 1), start):
             return empty_page(start)  # Nothing has come: nobody needs to be looked for.
         if not self._waits:
             return self._glimpsed(watch, connection, plan, start, limit)
@@ -242,6 +242,11 @@ def _cutter(plan: Plan, cut: Callable[[int], Position], following: CheckpointJso
     """Return what gives the checkpoint behind the first so many rows; what it says of the horizon is the page's."""
     horizon = {name: part for name, part in following.items() if name == HORIZON}
     return lambda count: {**checkpoint_after(plan, cut(count)), **horizon}
+
+
+def _is_end(page: Page, start: Position) -> bool:
+    """Tell whether nothing follows a position."""
+    return not page.rows and not page.more and page.end == start
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
