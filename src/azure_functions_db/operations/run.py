@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("azfdb")
 
+_SEEING_OFF_SECONDS = 0.05
+
 
 class Scheduler:
     """Calls each timer function when it is due; the next tick is armed when one has ended.
@@ -68,7 +70,6 @@ class Scheduler:
     def stop(self) -> None:
         """Fire no more; ticks that are under way come to their end, and those that linger end now."""
         self._stopping.set()
-        end_lingering()
 
     async def run(self) -> None:
         """Keep every timer until `stop` is called and the last tick has ended."""
@@ -76,6 +77,14 @@ class Scheduler:
             async with asyncio.TaskGroup() as tasks:
                 for timer in self._timers:
                     tasks.create_task(self._keep(timer, threads))
+                tasks.create_task(self._see_off())
+
+    async def _see_off(self) -> None:
+        """Once it is to end, let no tick linger: not those that do, nor one that has only just begun."""
+        await self._stopping.wait()
+        while self._running:
+            end_lingering()
+            await asyncio.sleep(_SEEING_OFF_SECONDS)
 
     async def tick(self, timer: Timer, threads: ThreadPoolExecutor | None = None, *, past_due: bool = False) -> bool:
         """Call a function once and tell whether it succeeded."""
