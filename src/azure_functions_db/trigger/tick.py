@@ -656,7 +656,7 @@ class Tick:
         # What a source lets go of must not be acknowledged by somebody who holds no lease any more.
         last = batch.is_last and not self._needs.acknowledges
         self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.after.stored, last=last), batch.id, batch.spent)
-        self._pace.commit_ms, self._is_unwritten = batch.spent[Stage.COMMIT], False
+        self._pace.commit_ms = batch.spent[Stage.COMMIT]
 
     def _sample(self, batch: Batch, now: dt.datetime) -> Sample:
         """Return what is noted of a batch; how long its own commit takes is not known yet: the last one stands in."""

@@ -16,7 +16,8 @@ from azure_functions_db.state.store import DocumentStateStore
 from azure_functions_db.testing.memory import FakeClock, MemoryQuarantine
 from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
 from azure_functions_db.trigger.batch import Checkpoint
-from azure_functions_db.trigger.linger import end_lingering
+from azure_functions_db.trigger.lease import Lease, TickCancelled
+from azure_functions_db.trigger.linger import Linger, end_lingering
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
 
 if TYPE_CHECKING:
@@ -275,11 +276,23 @@ class TestTheStateWhileATickLingers:
 
     def test_remembers_at_once_where_a_source_begins(self) -> None:
         source = Remembering()
+        source.place = None
         minute = Minute(source)
         stored: list[Any] = []
-        minute.at(1.0, lambda: stored.append(position(minute.store)))
+        minute.at(1.0, source.move)
+        minute.at(2.0, lambda: stored.append(position(minute.store)))
         minute.run()
         assert stored == [{"cursor": 1}], "a crash must not begin elsewhere"
+
+    def test_lets_a_source_let_go_while_nothing_comes_for_it(self) -> None:
+        source = Remembering(acknowledges=True)
+        minute = Minute(source)
+        minute.run()
+        minute.at(60.0, source.move)
+        acknowledged: list[Any] = []
+        minute.at(70.0, lambda: acknowledged.extend((source.acknowledged[-1], position(minute.store))))
+        minute.run()
+        assert acknowledged == [{"cursor": 2}, {"cursor": 2}]
 
     def test_remembers_in_the_end_what_can_wait(self) -> None:
         source = Remembering()
@@ -386,6 +399,22 @@ class TestLingeringReallyWaits:
         asyncio.run(main())
         assert store.look("orders").lease is None
 
+    def test_not_once_it_is_cancelled(self) -> None:
+        lease = new_lease()
+        lease.cancel()
+        for _ in range(3):
+            lease.pause(3600)
+        with pytest.raises(TickCancelled):
+            lease.check()
+
+    def test_once_less_when_it_is_to_end(self) -> None:
+        lease = new_lease()
+        linger = Linger(60, 0.5, 0.0, clock=lambda: 1.0, wake=lease.wake)
+        linger.end()
+        lease.pause(3600)
+        assert not linger.lasts(60)
+        lease.check()
+
     @pytest.mark.parametrize("how", ["end", "pause", "break"])
     def test_and_is_woken_by_those_who_end_it(self, how: str) -> None:
         store, handled = MemoryStateStore(), threading.Event()
@@ -464,12 +493,14 @@ class Remembering:
 
     source_descriptor = SourceDescriptor("orders", "log", "sha256:log")
 
-    def __init__(self) -> None:
-        self.place = 1
+    def __init__(self, *, acknowledges: bool = False) -> None:
+        self.place: int | None = 1
         self.asked_at: list[Any] = []
+        self.acknowledged: list[Any] = []
+        self._acknowledges = acknowledges
 
     def move(self) -> None:
-        self.place += 1
+        self.place = (self.place or 0) + 1
 
     def validate(self) -> None: ...
 
@@ -477,14 +508,15 @@ class Remembering:
 
     def close(self) -> None: ...
 
-    def acknowledge(self, checkpoint: Any) -> None: ...
+    def acknowledge(self, checkpoint: Any) -> None:
+        self.acknowledged.append(checkpoint)
 
     def capability(self) -> Any:
-        return AdapterCapability()
+        return AdapterCapability(acknowledges=self._acknowledges)
 
     def fetch_changes(self, checkpoint: Any, limit: int) -> FetchResult:
         self.asked_at.append(checkpoint.get("cursor"))
-        return FetchResult([], {"cursor": self.place}, more=False)
+        return FetchResult([], {} if self.place is None else {"cursor": self.place}, more=False)
 
 
 class HoldingBack(Remembering):
@@ -530,6 +562,18 @@ class QuietLog(MemoryStreamSource):
     def quiet(self, checkpoint: Any) -> FetchResult | None:
         self.asked += 1
         return None if self.backlog(checkpoint).amount else FetchResult([], checkpoint, more=False)
+
+
+def new_lease() -> Lease:
+    return Lease(
+        MemoryStateStore(),
+        "orders",
+        ttl_seconds=60,
+        transactional=False,
+        may_steal=lambda: True,
+        clock=lambda: 0.0,
+        tell=lambda _error, _lost: None,
+    )
 
 
 def interrupt() -> None:
