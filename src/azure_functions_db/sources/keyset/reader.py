@@ -78,6 +78,13 @@ class KeysetReader:
         self._relation = relation
         self._name = relation.name
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether another thread gets a connection of its own to the same database: not where there is but one."""
+        from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+        return not isinstance(self._relation.engine().pool, SingletonThreadPool | StaticPool)
+
     def close(self) -> None:
         """Do nothing: connections go back to the pool page by page."""
 
