@@ -59,10 +59,24 @@ def cost() -> str:
     rows = []
     for expression, words in SCHEDULES.items():
         ticks = doctor.ticks_per_month(parsed_schedule(expression), now)
-        counts = (ticks, ticks * doctor._IDLE_REQUESTS, ticks * doctor._BATCH_REQUESTS)  # noqa: SLF001 - told to users
+        counts = (ticks, *doctor.requests(ticks))
         rows.append(f"| `{expression}`, {words} | " + " | ".join(f"{count:,}" for count in counts) + " |")
     head = "| schedule | ticks | storage requests, nothing changed | storage requests, a batch at every tick |"
     return "\n".join([head, "|---|---|---|---|", *rows]) + "\n"
+
+
+def capacity() -> str:
+    """Return what the simulation of many partitions has counted."""
+    rows = [json.loads(line) for line in (CHECKOUT / "benchmarks" / "capacity.json").read_text().splitlines()]
+    head = (
+        "| scene | half handled | 95 % | all | storage requests a second, at the peak | skipped ticks | lost races |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(
+        f"| {row['scene']} | {row['half']} s | {row['most']} s | {row['all']} s | {row['requests']:,}, {row['peak']:,} "
+        f"| {row['skipped']:.1%} | {row['lost_races']:.2%} |\n"
+        for row in rows
+    )
 
 
 def linger() -> str:
@@ -135,7 +149,9 @@ def slug(name: str) -> str:
     return re.sub(r"\W+", "-", name).strip("-").replace("_", "-")
 
 
-MAKERS = {made.__name__: made for made in (version, options, cost, linger, examples, alerts, glossary, benchmarks)}
+MAKERS = {
+    made.__name__: made for made in (version, options, cost, capacity, linger, examples, alerts, glossary, benchmarks)
+}
 
 
 def filled(page: str) -> str:

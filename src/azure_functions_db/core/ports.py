@@ -69,6 +69,19 @@ class ChangeReader(Protocol):
 
 
 @runtime_checkable
+class ReadsAhead(Protocol):
+    """A reader that may be asked for the next page while the handler has the one before.
+
+    It is asked in another thread, for one page at a time, from a checkpoint that is not committed yet; nothing else
+    is asked of it meanwhile. Where the batch fails, the page is thrown away.
+    """
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it may be asked like that now; asked after the first page."""
+
+
+@runtime_checkable
 class ChangeSource(Protocol):
     """The full source: it owns the form of its checkpoint and is told when one was committed.
 

@@ -118,6 +118,9 @@ def _ticks(poller: Poller) -> Iterator[Finding]:
     read_ticks(poller, status, dt.datetime.now(dt.UTC))
     for told in status.problems:
         yield Finding("ticks", "error", told, f"azfdb inspect {poller.name}, then the app's log")
+    if status.silent_from is not None and not status.problems:
+        told = f"last at {status.last_tick:%H:%M:%S}Z; silent if none comes by {status.silent_from:%H:%M:%S}Z"
+        yield Finding("ticks", "ok", told)
     if status.paused is not None:
         why = f": {status.paused.why}" if status.paused.why else ""
         yield Finding("ticks", "warning", f"paused by {status.paused.by}{why}", f"azfdb resume {poller.name}")
@@ -164,7 +167,17 @@ def _requests(definition: Definition) -> Finding:
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
+    idle, busy = requests(ticks)
+    told = f"{ticks:,} ticks a month: about {idle:,} storage requests when idle, {busy:,} with a batch each"
+    return Finding("requests", "ok", told)
+
+
+def requests(ticks: int) -> tuple[int, int]:
+    """Return what so many ticks a month ask of the store: when nothing changes, and with a batch each."""
     signs = min(ticks, round(_MONTH / SIGN_OF_LIFE))
+<<<<<<< HEAD
+    return ticks * _IDLE_REQUESTS + signs, ticks * _BATCH_REQUESTS
+=======
     idle, busy = requests_of_tick(definition.settings.linger_seconds, definition.settings.lease_ttl_seconds)
     return Finding(
         "requests",
@@ -172,6 +185,7 @@ def _requests(definition: Definition) -> Finding:
         f"{ticks:,} ticks a month: about {round(ticks * idle) + signs:,} storage requests when idle, "
         f"{round(ticks * busy):,} with a batch each",
     )
+>>>>>>> linger
 
 
 def requests_of_tick(linger_seconds: float | None, lease_ttl_seconds: float) -> tuple[float, float]:

@@ -110,6 +110,14 @@ class PollOptions(TypedDict, total=False):
             "is then given alone.",
         ),
     ]
+    read_ahead: Annotated[
+        bool,
+        Option(
+            True,
+            "Reads the next page while the handler has this one, over a connection of its own, where the source can "
+            'and somebody waits; not with transactional=True or commit="row".',
+        ),
+    ]
     observers: Annotated[Iterable[Observer], Option((), "Further listeners beside the log and metrics.", ("__iter__",))]
 
 
@@ -175,6 +183,7 @@ class PollSettings:
     model: type[Any] | None
     transactional: bool
     commit: Literal["batch", "row"]
+    read_ahead: bool
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
     carried: Callable[[Checkpoint], Position | None] | None

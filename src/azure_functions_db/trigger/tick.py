@@ -7,6 +7,7 @@ import math
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from azure_functions_db.core.clocks import lag_seconds
@@ -24,7 +25,7 @@ from azure_functions_db.core.errors import (
     SourceInUseError,
     StateStoreError,
 )
-from azure_functions_db.core.ports import CountsChanges, LooksBriefly, TellsQuiet
+from azure_functions_db.core.ports import CountsChanges, LooksBriefly, ReadsAhead, TellsQuiet
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
@@ -44,6 +45,7 @@ from azure_functions_db.core.signals import (
     TickStarted,
 )
 from azure_functions_db.core.types import FetchResult
+from azure_functions_db.trigger.ahead import WORTHWHILE_SECONDS, PageAhead
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
 from azure_functions_db.trigger.history import Sample
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # How old the last sign of an idle poller may become: what an operator sees of it is no older, and costs a write.
-SIGN_OF_LIFE = dt.timedelta(minutes=10)
+SIGN_OF_LIFE = dt.timedelta(minutes=2)
 _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 
 # Further behind than this is far behind; counting on would cost more than it tells.
@@ -82,6 +84,8 @@ class Pace:
 
     commit_ms: float = 0.0
     """How long the last commit took."""
+    handler_waited: float = 0.0
+    """For how many seconds the last call of the handler did not compute: it waited for others."""
 
 
 class Tick:
@@ -108,7 +112,8 @@ class Tick:
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
         self._batches = self._fetched = self._handled_count = 0
-        self._ahead: FetchResult | None = None
+        self._ahead: PageAhead | None = None
+        self._fetch_waited = 0.0
         self._batch: Batch | None = None  # the one that is at hand
         self._unmoved: Checkpoint | None = None  # what a failed batch leaves to be written, where it is known
         self._failures = 0
@@ -121,6 +126,8 @@ class Tick:
         # Row by row, a page has one row: only the source knows the position behind each.
         self._page_size, pages = (1, settings.batch_size) if settings.commit == "row" else (settings.batch_size, 1)
         self._most_pages = settings.max_batches_per_tick * pages
+        # Within the handler's transaction nothing else is read; row by row, a page is too small to gain by it.
+        self._may_read_ahead = settings.read_ahead and not settings.transactional and settings.commit == "batch"
 
     # The story.
 
@@ -163,6 +170,7 @@ class Tick:
             return None
         if batch.start is not None:
             self._fix_start(batch, batch.start)
+        self._read_ahead(batch)
         return self._handled(batch)
 
     def _fix_start(self, batch: Batch, start: Checkpoint) -> None:
@@ -248,10 +256,14 @@ class Tick:
 
     def _is_quiet(self, checkpoint: Checkpoint) -> bool:
         """Tell whether nothing is to be read, so that a tick with nothing to do takes no lease and writes nothing."""
-        source = self._source
-        if isinstance(source, TellsQuiet) and self._settings.carried is None:
-            self._ahead = self._stage(Stage.FETCH, lambda: source.quiet(checkpoint.position))
-        return self._ahead is not None
+        source, position = self._source, checkpoint.position
+        if not isinstance(source, TellsQuiet) or self._settings.carried is not None:
+            return False
+        nothing = self._stage(Stage.FETCH, lambda: source.quiet(position))
+        if nothing is None:
+            return False
+        self._ahead = PageAhead.read(position, lambda: nothing)
+        return True
 
     def _take_over(self) -> bool:
         """Go on from where others have been for the same rows, if that is further; False when the lease is taken."""
@@ -298,6 +310,8 @@ class Tick:
                 with suppress(PollerError):
                     self._stage(Stage.RELEASE, self.lease.release)
         finally:
+            if self._ahead is not None:
+                self._ahead.wait()
             self._close()
 
     def _close(self) -> None:
@@ -379,7 +393,7 @@ class Tick:
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop
-        result, self._ahead = self._ahead or self._read(checkpoint.position, limit, search, spent), None
+        result = self._due(checkpoint.position, search, spent) or self._read(checkpoint.position, limit, search, spent)
         for fact in result.facts if result.records or not self._has_rested else ():
             self._say(SourceReported, fact=fact)
         if not result.records:
@@ -404,10 +418,35 @@ class Tick:
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
         return batch
 
+    def _due(self, position: Position, search: Search | None, spent: dict[Stage, float]) -> FetchResult | None:
+        """Return the page behind a position if it was read ahead; what was read for another one is thrown away."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        page = (
+            ahead.at(position) if ahead.is_here else self._stage(Stage.FETCH, lambda: ahead.at(position), spent=spent)
+        )
+        return page if search is None else None
+
+    def _read_ahead(self, batch: Batch) -> None:
+        """Have the next page read while the handler has this one, where either of them waits for others."""
+        if (
+            self._may_read_ahead
+            and batch.more
+            and batch.search is None
+            and self._batches + 1 < self._most_pages
+            and max(self._fetch_waited, self._pace.handler_waited) >= WORTHWHILE_SECONDS
+            and isinstance(self._reader, ReadsAhead)
+            and self._reader.reads_ahead
+        ):
+            position = batch.after.position
+            self._ahead = PageAhead.begin(position, lambda: self._page(position, self._page_size, None))
+
     def _read(self, position: Position, limit: int, search: Search | None, spent: dict[Stage, float]) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
         pauses: Iterator[float] | None = None
         while True:
+            idle = perf_counter() - thread_time()  # a clock that stands still while this thread computes
             try:
                 return self._stage(Stage.FETCH, lambda: self._page(position, limit, search), spent=spent)
             except FetchError as error:
@@ -416,6 +455,8 @@ class Tick:
                 if pause is None or not error.transient:
                     raise
                 self._pause(pause)
+            finally:
+                self._fetch_waited = perf_counter() - thread_time() - idle
 
     def _page(self, position: Position, limit: int, search: Search | None) -> FetchResult:  # noqa: ARG002 - see IsolatingTick
         reader = self._opened()
@@ -570,6 +611,8 @@ class Tick:
         A source that does not tell is read again: rows may have changed since, and a transaction may have to
         stay whole.
         """
+        if self._ahead is not None:
+            self._ahead.wait()
         wanted, limit = frozenset(ids), len(ids)
         if batch.cut is not None:
             return Checkpoint.of(batch.cut(limit)), wanted
@@ -586,7 +629,7 @@ class Tick:
 
     def _call(self, batch: Batch, events: Sequence[RowChange]) -> int:
         """Hand events to the handler; return how many it got through. In a search, misfits fail on their own."""
-        began = self._settings.monotonic()
+        began, idle = self._settings.monotonic(), perf_counter() - thread_time()
         fitting, misfits = self._given(batch, events)
         try:
             return self._stage(
@@ -597,6 +640,7 @@ class Tick:
             raise
         finally:
             batch.call_seconds = self._settings.monotonic() - began
+            self._pace.handler_waited = perf_counter() - thread_time() - idle
 
     def _handle(self, batch: Batch, events: Sequence[RowChange], fitting: list[Any], misfits: _Errors) -> int:
         count = len(fitting)
@@ -708,12 +752,11 @@ class Tick:
         """
         if self._settings.transactional:
             return True  # inside the handler's transaction nothing else is read
-        try:
-            ahead = self._page(checkpoint.position, self._page_size, None)
-        except Exception:  # noqa: BLE001 - see above
-            return True
-        self._ahead = ahead if ahead.records else None
-        return bool(ahead.records)
+        position = checkpoint.position
+        if self._ahead is None:
+            self._ahead = PageAhead.read(position, lambda: self._page(position, self._page_size, None))
+        page = self._ahead.at(position)
+        return page is None or bool(page.records)
 
     def _has_time(self, seconds: float) -> bool:
         """Tell whether something that takes so long would end within the time budget."""

@@ -203,11 +203,29 @@ def test_a_timer_with_a_binding_of_the_host_is_refused(tmp_path: Path) -> None:
     (tmp_path / "function_app.py").write_text(
         "import azure.functions as func\napp = func.FunctionApp()\n"
         "@app.timer_trigger(schedule='00:00:01', arg_name='t')\n"
-        "@app.queue_output(arg_name='q', queue_name='x', connection='c')\n"
-        "def f(t: func.TimerRequest, q: func.Out[str]) -> None: ..."
+        "@app.blob_input(arg_name='q', path='x', connection='c')\n"
+        "def f(t: func.TimerRequest, q: str) -> None: ..."
     )
     refused = azfdb("run", tmp_path)
-    assert "only the Functions host can serve: queue 'q'" in refused.stderr
+    assert (refused.returncode, "only the Functions host can serve: blob 'q'" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("output", "function"),
+    [
+        ("arg_name='q'", "def f(t: func.TimerRequest, q: func.Out[str]) -> None:\n    q.set('x'); print(q.get())"),
+        ("arg_name='$return'", "def f(t: func.TimerRequest) -> str:\n    print('x'); return 'x'"),
+    ],
+)
+def test_an_output_of_the_host_is_warned_of_and_written_nowhere(tmp_path: Path, output: str, function: str) -> None:
+    (tmp_path / "function_app.py").write_text(
+        "import azure.functions as func\napp = func.FunctionApp()\n"
+        "@app.timer_trigger(schedule='00:00:01', arg_name='t')\n"
+        f"@app.queue_output({output}, queue_name='x', connection='c')\n{function}\n"
+    )
+    ran = azfdb("run", tmp_path, "--once", "f")
+    assert (ran.returncode, ran.stdout) == (0, "x\n")
+    assert ran.stderr.count("which only the host writes") == 1
 
 
 def test_errors_are_json_for_machines(tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ class KeysetReader:
         self._name = relation.name
         self._waits = waits
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether another thread gets a connection of its own to the same database: not where there is but one."""
+        from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+        return not isinstance(self._relation.engine().pool, SingletonThreadPool | StaticPool)
+
     def close(self) -> None:
         """Do nothing: connections go back to the pool page by page."""
 
