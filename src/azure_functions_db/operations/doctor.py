@@ -167,8 +167,7 @@ def _requests(definition: Definition) -> Finding:
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
-    settings = definition.settings
-    idle, busy = requests(ticks, settings.linger_seconds, settings.lease_ttl_seconds)
+    idle, busy = requests(ticks, definition.settings.linger_seconds, definition.settings.lease_ttl_seconds)
     told = f"{ticks:,} ticks a month: about {idle:,} storage requests when idle, {busy:,} with a batch each"
     return Finding("requests", "ok", told)
 

@@ -154,8 +154,8 @@ def lingering(schedule: str, **options: Any) -> list[Any]:
 def test_doctor_tells_what_lingering_costs_beside_a_faster_schedule() -> None:
     requests, linger = lingering("0 * * * * *", linger_seconds=55)
     assert requests.text == (
-        "43,200 ticks a month: about 177,120 storage requests when idle, 216,000 with a batch each"
-    ), "looked at, taken, renewed once, given back; and a sign of life every ten minutes"
+        "43,200 ticks a month: about 194,400 storage requests when idle, 216,000 with a batch each"
+    ), "looked at, taken, renewed once, given back; and a sign of life every two minutes"
     assert linger.grade == "ok"
     assert linger.text == (
         "660 hours of execution a month: 297,000 GB-s on Consumption at 128 MB, 4,752,000 GB-s on Flex at 2,048 MB. "
