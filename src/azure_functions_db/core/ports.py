@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CursorValue,
         FetchResult,
         Finding,
+        Pause,
         PollerState,
         Position,
         QuarantinedRow,
@@ -288,6 +289,14 @@ class TellsQuiet(Protocol):
 
 
 @runtime_checkable
+class LooksBriefly(Protocol):
+    """A reader that a tick which lingers may ask every half second."""
+
+    def look(self, checkpoint: Position, limit: int) -> FetchResult:
+        """Read as `ChangeReader.fetch_changes` does, in one statement where nothing has come; wait for nobody."""
+
+
+@runtime_checkable
 class TellsPositions(ParsesPositions, Protocol):
     """A source whose positions people can read, and type: places in a log, or "now"."""
 
@@ -358,6 +367,15 @@ class HeldLease(Protocol):
         It is ambient: every writer on the same engine joins it. Leaving it commits; an exception
         rolls back, checkpoint and the handler's writes alike.
         """
+
+
+@runtime_checkable
+class TellsPause(Protocol):
+    """A held lease that learns by its writes that an operator wants the poller to stop."""
+
+    @property
+    def paused(self) -> Pause | None:
+        """The operator's mark, as of the last write."""
 
 
 @runtime_checkable
