@@ -106,6 +106,17 @@ def leave_transactions(connection: Connection) -> None:
         _switch(connection, autocommit=True)
 
 
+def forget_prepared(engine: Engine) -> None:
+    """Let psycopg prepare its statements anew: those of a table that has changed are refused by the server.
+
+    It forgets them with the end of a transaction that was rolled back.
+    """
+    if engine.dialect.driver == "psycopg":
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+            connection.rollback()
+
+
 def _switch(connection: Connection, *, autocommit: bool) -> None:
     with driver_errors(connection):
         _SWITCHES[connection.dialect.driver](connection.connection.dbapi_connection, autocommit)

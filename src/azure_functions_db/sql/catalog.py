@@ -13,13 +13,12 @@ from sqlalchemy import Column, Computed, ForeignKeyConstraint, Identity, Index, 
 from sqlalchemy.dialects.postgresql import ARRAY, ENUM, INTERVAL
 from sqlalchemy.exc import NoSuchTableError
 
+from azure_functions_db.sql.reflection import KIND
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Dialect, MetaData
+    from sqlalchemy import Connection, MetaData
     from sqlalchemy.types import TypeEngine
 
-
-KIND = "azfdb_kind"
-"""In a table's ``info``: the letter by which PostgreSQL tells tables from views."""
 
 # Only a btree has an order, and one that is not valid promises nothing.
 _DESCRIPTION = """
@@ -63,12 +62,6 @@ WHERE held.relname = %(name)s AND held.relkind IN ('r', 'p', 'f', 'v', 'm')
 _KIND = re.compile(
     r"(?P<name>[^(\[]+?)(?:\((?P<size>\d+(?:,-?\d+)*)\))?(?P<zone> with(?:out)? time zone)?(?P<array>(?:\[\])*)"
 )
-_FIRST_VERSION = (12,)  # to have generated columns
-
-
-def can_describe(dialect: Dialect) -> bool:
-    """Tell whether the statement works here."""
-    return dialect.driver == "psycopg" and (dialect.server_version_info or ()) >= _FIRST_VERSION
 
 
 def described(connection: Connection, name: str, schema: str | None, metadata: MetaData) -> Table | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
-from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sql.autocommit import forget_prepared, leave_transactions
 from azure_functions_db.sql.failures import is_schema_change
 from azure_functions_db.sql.transactions import ambient_connection
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REFLECTED = "azfdb_reflected"
+KIND = "azfdb_kind"
+"""In the ``info`` of a table that PostgreSQL has described: the letter by which it tells tables from views."""
 
 
 class _Reflections:
@@ -98,12 +100,19 @@ def table_of(engine: Engine, table: str | Table, schema: str | None = None) -> T
     return _cache_of(engine).get(engine, table, schema) if isinstance(table, str) else table
 
 
+def table_now(engine: Engine, table: Table) -> Table:
+    """Return the description of a table as it is at this moment; what is remembered stays as it is."""
+    return _reflected(engine, table.name, table.schema)
+
+
 def refreshed(engine: Engine, table: Table) -> Table:
     """Read the table's description again after the one at hand turned out to be old; a user's own stays."""
     if not table.metadata.info.get(_REFLECTED):
         return table
     cache = _cache_of(engine)
     cache.forget(table)
+    if ambient_connection(engine) is None:
+        forget_prepared(engine)
     return cache.get(engine, table.name, table.schema)
 
 
@@ -144,8 +153,6 @@ def unknown_columns(table: Table, names: Iterable[str]) -> list[str]:
 def is_view(engine: Engine, table: Table) -> bool:
     """Tell whether a table that the database has described is a view, which has no indexes."""
     from sqlalchemy import inspect
-
-    from azure_functions_db.sql.catalog import KIND
 
     if KIND in table.info:
         return bool(table.info[KIND] == "v")
@@ -190,13 +197,18 @@ def catalog_connection(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+_WITH_GENERATED_COLUMNS = (12,)
+
+
 def _described(connection: Connection, name: str, schema: str | None) -> Table:
     from sqlalchemy import MetaData
 
-    from azure_functions_db.sql.catalog import can_describe, described
+    metadata, table = MetaData(info={_REFLECTED: True}), None
+    dialect = connection.dialect
+    if dialect.driver == "psycopg" and (dialect.server_version_info or ()) >= _WITH_GENERATED_COLUMNS:
+        from azure_functions_db.sql.catalog import described
 
-    metadata = MetaData(info={_REFLECTED: True})
-    table = described(connection, name, schema, metadata) if can_describe(connection.dialect) else None
+        table = described(connection, name, schema, metadata)
     return _described_by_sqlalchemy(connection, name, schema, metadata) if table is None else table
 
 

@@ -11,8 +11,7 @@ from sqlalchemy.exc import SAWarning
 from azure_functions_db.binding.input_rows import references_itself, unique_keys
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.sources.keyset.shape import is_partial
-from azure_functions_db.sql.catalog import KIND
-from azure_functions_db.sql.reflection import is_view, table_of
+from azure_functions_db.sql.reflection import KIND, is_view, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import MOST_ROWS, Position
 from azure_functions_db.sources.keyset.shape import is_partial
-from azure_functions_db.sql.reflection import is_view, table_of
+from azure_functions_db.sql.reflection import is_view, table_now, table_of
 from azure_functions_db.sql.transactions import database_now
 
 if TYPE_CHECKING:
@@ -292,10 +292,11 @@ def missing_index(engine: Engine, plan: Plan) -> str | None:
     definition = plan.definition
     if definition.table is None or engine.dialect.name not in _WITH_RANGES:
         return None
-    table = plan.shape.table if plan.shape.is_reflected else None
-    if table is None:  # the user's own description need not tell of indexes
-        table = table_of(engine, definition.table, definition.schema)
-    return None if _is_served(table, plan) or is_view(engine, table) else _ddl(engine, plan)
+    table = table_of(engine, definition.table, definition.schema)
+    # An index may be younger than what is remembered of the table.
+    if _is_served(table, plan) or is_view(engine, table) or _is_served(table_now(engine, table), plan):
+        return None
+    return _ddl(engine, plan)
 
 
 def _is_served(table: Table, plan: Plan) -> bool:

@@ -29,7 +29,7 @@ from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.bounds import Transaction
 from azure_functions_db.sources.keyset.expressions import explained
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
-from azure_functions_db.sql.catalog import KIND
+from azure_functions_db.sql.reflection import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
