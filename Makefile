@@ -15,7 +15,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos test-all check format bench pictures docs up down env lock clean venv
+.PHONY: help demo test soak chaos simulate test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,10 @@ soak: $(READY) ## Five minutes of overlapping transactions on each database, eve
 
 chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
 	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}
+
+simulate: $(READY) ## Years of faults in a simulated world: SEEDS=100000 histories, one told by SEED=123, GUARDS=1000
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	    $(if $(FIRST),--first $(FIRST)) $(if $(WORLD),--world $(WORLD)) $(if $(GUARDS),--guards $(GUARDS))
 
 test-all: ## Run the tests on every CPython from 3.11 to 3.14 that is found here
 	@set -e; for python in $$(tools/find-pythons); do \

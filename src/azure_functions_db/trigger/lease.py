@@ -88,6 +88,8 @@ class Lease:
 
     def load(self) -> CheckpointJson:
         """Return the checkpoint that was looked at, until the lease is held; from then on the store knows better."""
+        if self._state is None and self._held is None:
+            self.approach()  # what is noted beside a checkpoint must be held against the look that showed it
         if self._state is not None and self._held is None:
             return self._state.checkpoint
         return self._store.load_checkpoint(self._poller)

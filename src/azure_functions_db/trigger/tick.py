@@ -449,6 +449,9 @@ class Tick:
             idle = perf_counter() - thread_time()  # a clock that stands still while this thread computes
             try:
                 return self._stage(Stage.FETCH, lambda: self._page(position, limit, search), spent=spent)
+            except PositionLostError:
+                self.lease.check()  # where the lease is lost, somebody else has gone on from there: nothing is missing
+                raise
             except FetchError as error:
                 pauses = pauses or FETCH_RETRIES.pauses()
                 pause = next(pauses, None)

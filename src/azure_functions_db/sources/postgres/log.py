@@ -199,6 +199,7 @@ class PostgresLog:
 
     def _held(self) -> ServerState:
         """Hold the slot, then look at it: from now on nobody else moves it."""
+        self._state = None  # an older look says nothing of a slot that is held anew, should this one fail
         if self._feed is None or self._feed.is_ended or not self._is_fresh:
             self._release()
             self.hold()
