@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -105,7 +106,10 @@ class Mutation:
         pid = os.fork()
         if pid == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            self._record_all(new)
+            try:
+                self._record_all(new)
+            except BaseException:  # noqa: BLE001 - a child must not go on as if it were its parent
+                traceback.print_exc()
             os._exit(0)
         os.waitpid(pid, 0)
         self._reach = Reach(self._options.cache / "reach.json")
