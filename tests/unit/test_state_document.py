@@ -16,9 +16,16 @@ from azure_functions_db.state.document import (
     as_dict,
     broken,
     committed,
+    committed_alone,
     decoded,
     encoded,
+    identified,
+    is_abandoned,
     is_free,
+    lease_conflict,
+    lost_lease,
+    lost_race,
+    noted,
     released,
     renewed,
 )
@@ -174,11 +181,79 @@ def test_a_lease_is_neither_renewed_nor_committed_under_another_id() -> None:
             released(taken, stranger, NOW)
 
 
+def test_a_commit_with_nobody_beside_it_moves_the_checkpoint_and_pushes_the_expiry_even_late() -> None:
+    late = NOW + dt.timedelta(hours=1)
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    moved = committed_alone(taken, "a:1", late, POSITION)
+    assert moved.checkpoint == POSITION
+    assert moved.lease is not None
+    assert (moved.lease.heartbeat_at, moved.lease.expires_at) == (late, late + dt.timedelta(seconds=60))
+    for other in (acquired(taken, "b", late, 60), released(taken, "a:1", NOW)):
+        with pytest.raises(LostLeaseError):
+            committed_alone(other, "a:1", late, POSITION)
+
+
+def test_nothing_is_noted_beside_a_checkpoint_while_somebody_is_at_work() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    with pytest.raises(LeaseConflictError):
+        noted(taken, NOW, POSITION)
+    assert noted(released(taken, "a:1", NOW), NOW, POSITION).checkpoint == POSITION
+
+
+def test_a_lease_is_abandoned_when_it_was_not_given_back() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    assert is_abandoned(taken)
+    assert not is_abandoned(released(taken, "a:1", NOW))
+
+
+def test_errors_about_a_lease_say_whose_it_is() -> None:
+    for told in (lease_conflict(Document("orders")), lost_race("orders"), lost_lease("orders")):
+        assert told.poller_name == "orders"
+    assert lease_conflict(Document("orders")).owner_id is None
+
+
+def test_a_renewal_lasts_a_full_ttl_from_its_moment() -> None:
+    later = NOW + dt.timedelta(seconds=20)
+    kept = renewed(acquired(Document("orders"), "a", NOW, 60), "a:1", later, 30).lease
+    assert kept is not None
+    assert (kept.acquired_at, kept.heartbeat_at, kept.expires_at) == (NOW, later, later + dt.timedelta(seconds=30))
+
+
+def test_a_lease_that_was_never_taken_is_nobodys() -> None:
+    untaken = Document("orders")
+    for act in (
+        lambda: committed(untaken, "a:1", NOW, POSITION),
+        lambda: committed_alone(untaken, "a:1", NOW, POSITION),
+        lambda: renewed(untaken, "a:1", NOW, 60),
+        lambda: released(untaken, "a:1", NOW),
+    ):
+        with pytest.raises(LostLeaseError):
+            act()
+    assert broken(untaken, NOW) == untaken
+    assert not is_abandoned(untaken)
+
+
+def test_a_released_lease_is_free_however_far_ahead_its_holders_clock_was() -> None:
+    ahead = NOW + dt.timedelta(hours=1)
+    freed = released(acquired(Document("orders"), "a", ahead, 60), "a:1", ahead)
+    assert is_free(freed, NOW)
+
+
+def test_whoever_asks_without_a_fingerprint_gets_the_document_as_it_is() -> None:
+    bound = decoded(written(), "orders")
+    assert identified(bound, None) is bound
+    assert identified(replace(bound, source_fingerprint=None), "sha256:f00") == bound
+    with pytest.raises(StateStoreError, match="no text"):
+        identified(bound, 5)  # type: ignore[arg-type]
+
+
 def test_a_broken_lease_is_free_and_its_holder_out() -> None:
-    freed = broken(acquired(Document("orders"), "a", NOW, 60), NOW)
+    later = NOW + dt.timedelta(seconds=20)
+    freed = broken(acquired(Document("orders"), "a", NOW, 60), later)
+    assert is_free(freed, later)
     with pytest.raises(LostLeaseError):
         committed(freed, "a:1", NOW, POSITION)
-    retaken = acquired(freed, "b", NOW, 60)
+    retaken = acquired(freed, "b", later, 60)
     assert retaken.lease is not None
     assert retaken.lease.fencing_token == 3
 
@@ -194,6 +269,12 @@ def test_the_conflict_names_the_holder() -> None:
 def test_a_lease_needs_a_time_to_live(ttl: float) -> None:
     with pytest.raises(ConfigurationError):
         acquired(Document("orders"), "a", NOW, ttl)
+
+
+def test_a_lease_may_be_shorter_than_a_second() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 0.5).lease
+    assert taken is not None
+    assert taken.expires_at - taken.heartbeat_at == dt.timedelta(seconds=0.5)
 
 
 def test_a_ttl_beyond_the_calendar_is_refused() -> None:
