@@ -28,6 +28,7 @@ from azure_functions_db.state.document import (
     noted,
     released,
     renewed,
+    salvaged,
 )
 
 NOW = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, tzinfo=dt.UTC)
@@ -90,6 +91,10 @@ def test_a_document_survives_writing_and_reading() -> None:
         (written(checkpoint=None), "has a checkpoint that is no object"),
         (written(checkpoint=[1]), "has a checkpoint that is no object"),
         (written(checkpoint={"last_successful_batch_id": "b", "metadata": {}}), "no position"),
+        (
+            written(checkpoint=dict.fromkeys(("last_successful_batch_id", "updated_at", "metadata", "horizon"), "b")),
+            "no position",
+        ),
         (written(source_fingerprint=5), "source_fingerprint that is no text"),
         (written(lease=...), "has no lease entry"),
         (written(lease={}), "without owner_id or fencing_token"),
@@ -134,6 +139,26 @@ def test_what_is_no_document_is_refused_with_the_reason(content: bytes, complain
     assert refused.value.poller_name == "orders"
 
 
+def test_what_can_be_read_of_a_broken_document_is_kept_and_the_rest_is_nobodys() -> None:
+    paused = {"by": "ann", "why": None, "at": "2026-04-07T01:23:45.123456Z"}
+    whole = decoded(written(paused=paused), "orders")
+    later = NOW + dt.timedelta(days=1)
+    assert salvaged(written(paused=paused, source_fingerprint=5), "orders", later) == replace(
+        whole, source_fingerprint=None
+    )
+    assert salvaged(written(paused=True), "orders", later).paused is None
+    assert salvaged(written(checkpoint=None), "orders", later).checkpoint == {}
+    noted_wrongly = POSITION | {"metadata": {"failed_attempts": -1}}
+    assert salvaged(written(checkpoint=noted_wrongly), "orders", later).checkpoint == POSITION
+    counted = POSITION | {"metadata": {"failed_attempts": 3}}
+    assert salvaged(written(checkpoint=counted, lease=None), "orders", later).checkpoint == counted
+    for content in (written(lease={}), b"garbage"):
+        unheld = salvaged(content, "orders", later)
+        assert unheld.lease is not None
+        assert unheld.lease.fencing_token == int(later.timestamp())
+        assert is_free(unheld, later)
+
+
 def test_a_checkpoint_without_a_batch_may_lack_a_position() -> None:
     # A first batch that keeps failing has attempts to remember and no position yet.
     attempts = {"metadata": {"attempts": 3}}
@@ -141,9 +166,17 @@ def test_a_checkpoint_without_a_batch_may_lack_a_position() -> None:
 
 
 def test_a_checkpoint_that_json_cannot_hold_is_refused() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
     for value in (float("nan"), object(), {1, 2}):
-        with pytest.raises(StateStoreError, match="cannot be written as JSON"):
+        with pytest.raises(StateStoreError, match="cannot be written as JSON") as refused:
             encoded(Document("orders", {"cursor": value}))
+        assert refused.value.poller_name == "orders"
+        with pytest.raises(StateStoreError, match="cannot be written as JSON"):
+            committed(taken, "a:1", NOW, {"cursor": value})
+
+
+def test_an_empty_fingerprint_binds_a_document_to_nothing() -> None:
+    assert decoded(written(source_fingerprint=""), "orders").source_fingerprint is None
 
 
 def test_the_margin_is_a_quarter_of_a_short_ttl() -> None:

@@ -322,6 +322,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="only so many, picked by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="*", default=SUITES, help="the suites to choose tests from")
+    parser.add_argument("-k", dest="expression", default="", help="only tests that match, as pytest reads it")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests for each mutant")
     parser.add_argument("--again", action="store_true", help="try all again, whatever came of them before")
     parser.add_argument("--trust", action="store_true", help="do not try survivors of earlier runs again")
@@ -337,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(options.cache / "hypothesis"))
     mutation = Mutation(options, _chosen(options))
     quiet = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--no-summary", "--hypothesis-seed=0"]
-    code = pytest.main([*quiet, *options.tests], plugins=[mutation])
+    code = pytest.main([*quiet, "-k", options.expression, *options.tests], plugins=[mutation])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         return 2
     if options.json:

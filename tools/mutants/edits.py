@@ -113,7 +113,7 @@ def _is_protocol(node: ast.ClassDef) -> bool:
 def _edits_of_unit(node: ast.stmt) -> Iterator[Edit]:
     if isinstance(node, _Function):
         yield from _edits_of_defaults(node.args)
-        for edit in _edits_of_block(node, "body", is_whole_function=True):
+        for edit in _edits_of_block(node, "body", is_tail=True):
             if node.name != "__init__" or not _is_left_unset(edit):
                 yield edit
     elif isinstance(node, ast.Assign):
@@ -135,16 +135,24 @@ def _edits_of_defaults(arguments: ast.arguments) -> Iterator[Edit]:
 # Statements.
 
 
-def _edits_of_block(holder: ast.AST, field: str, *, is_whole_function: bool = False) -> Iterator[Edit]:
+def _edits_of_block(holder: ast.AST, field: str, *, is_tail: bool = False) -> Iterator[Edit]:
+    """Edit each statement; behind a block that is the tail of its function nothing follows."""
     block: list[ast.stmt] = getattr(holder, field)
     for place, statement in enumerate(block):
         if _is_for_types(statement):
             continue
-        is_end = is_whole_function and place == len(block) - 1
+        is_end = is_tail and place == len(block) - 1
         is_fixed_anyway = isinstance(holder, ast.If) and len(block) == 1  # `if False` says the same
-        if not is_fixed_anyway and not (is_end and isinstance(statement, ast.Return)) and _can_go(statement):
+        if not is_fixed_anyway and not (is_end and _is_plain_end(statement, holder)) and _can_go(statement):
             yield _edit((holder, field, place), [ast.Pass()], statement)
-        yield from _edits_of_statement(statement, (holder, field, place))
+        yield from _edits_of_statement(statement, (holder, field, place), is_tail=is_end)
+
+
+def _is_plain_end(statement: ast.stmt, holder: ast.AST) -> bool:
+    """Tell whether a function ends here anyway, or has nothing but this to return."""
+    if not isinstance(statement, ast.Return):
+        return False
+    return isinstance(holder, _Function) or statement.value is None or ast.unparse(statement.value) == "None"
 
 
 def _is_for_types(statement: ast.stmt) -> bool:
@@ -176,7 +184,7 @@ def _can_go(statement: ast.stmt) -> bool:
             return False
 
 
-def _edits_of_statement(statement: ast.stmt, where: _Where) -> Iterator[Edit]:
+def _edits_of_statement(statement: ast.stmt, where: _Where, *, is_tail: bool) -> Iterator[Edit]:
     match statement:
         case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom():
             return
@@ -188,19 +196,20 @@ def _edits_of_statement(statement: ast.stmt, where: _Where) -> Iterator[Edit]:
         case ast.With() | ast.AsyncWith():
             yield from _of_with(statement, where)
         case ast.Try():
-            yield from _of_handlers(statement)
+            yield from _of_handlers(statement, is_tail=is_tail and not statement.finalbody)
         case ast.Match():
-            yield from _of_cases(statement)
+            yield from _of_cases(statement, is_tail=is_tail)
         case ast.Return(value=ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not())):
             yield from _of_condition(statement, "value", "return ")
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            yield from _edits_of_block(statement, "body", is_whole_function=True)
+            yield from _edits_of_block(statement, "body", is_tail=True)
             return
         case _:
             yield from _of_expressions(statement)
+    follows = isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.Try)
     for field in ("body", "orelse", "finalbody"):
         if getattr(statement, field, None):
-            yield from _edits_of_block(statement, field)
+            yield from _edits_of_block(statement, field, is_tail=is_tail and not follows)
 
 
 def _of_with(statement: ast.With | ast.AsyncWith, where: _Where) -> Iterator[Edit]:
@@ -213,21 +222,21 @@ def _of_with(statement: ast.With | ast.AsyncWith, where: _Where) -> Iterator[Edi
         yield from _inner(item, "context_expr")
 
 
-def _of_handlers(statement: ast.Try) -> Iterator[Edit]:
+def _of_handlers(statement: ast.Try, *, is_tail: bool) -> Iterator[Edit]:
     for place, handler in enumerate(statement.handlers):
         caught = "" if handler.type is None else ast.unparse(handler.type)
         if not (len(handler.body) == 1 and isinstance(handler.body[0], ast.Raise)):
             again = ast.ExceptHandler(handler.type, handler.name, [ast.Raise()])
             where = (statement, "handlers", place)
             yield Edit(*where, [_placed(again, handler)], f"except {caught}", "raise", handler.lineno)
-        yield from _edits_of_block(handler, "body")
+        yield from _edits_of_block(handler, "body", is_tail=is_tail)
 
 
-def _of_cases(statement: ast.Match) -> Iterator[Edit]:
+def _of_cases(statement: ast.Match, *, is_tail: bool) -> Iterator[Edit]:
     for case in statement.cases:
         if case.guard is not None:
             yield from _of_condition(case, "guard")
-        yield from _edits_of_block(case, "body")
+        yield from _edits_of_block(case, "body", is_tail=is_tail)
 
 
 def _of_expressions(node: ast.AST) -> Iterator[Edit]:
