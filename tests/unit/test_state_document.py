@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -254,12 +255,13 @@ def test_a_renewal_lasts_a_full_ttl_from_its_moment() -> None:
 
 def test_a_lease_that_was_never_taken_is_nobodys() -> None:
     untaken = Document("orders")
-    for act in (
+    acts: list[Callable[[], Document]] = [
         lambda: committed(untaken, "a:1", NOW, POSITION),
         lambda: committed_alone(untaken, "a:1", NOW, POSITION),
         lambda: renewed(untaken, "a:1", NOW, 60),
         lambda: released(untaken, "a:1", NOW),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(LostLeaseError):
             act()
     assert broken(untaken, NOW) == untaken

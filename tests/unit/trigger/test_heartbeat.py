@@ -99,6 +99,40 @@ def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     assert [lost for _, lost in beating.told] == [True]
 
 
+def test_whoever_listens_is_told_of_the_loss_once_and_late_comers_at_once() -> None:
+    beating, told = Beating(lambda: None), list[str]()
+    beating.expiry.on_loss(lambda: told.append("early"))
+    beating.expiry.lose()
+    beating.expiry.lose()
+    assert told == ["early"]
+    beating.expiry.on_loss(lambda: told.append("late"))
+    assert told == ["early", "late"]
+
+
+def test_nothing_is_left_of_a_lease_that_is_over() -> None:
+    beating = Beating(lambda: None)
+    beating.clock.now = 94
+    assert beating.expiry.remaining() == pytest.approx(1)
+    beating.clock.now = 300
+    assert beating.expiry.remaining() == 0
+
+
+def test_a_lease_is_renewed_after_a_third_of_its_ttl_and_a_failed_renewal_soon_tried_again() -> None:
+    beating = Beating(fail(OSError("down")))
+    assert beating.heartbeat._pause() == pytest.approx(100 / 3)
+    beating.clock.now = 20
+    assert beating.heartbeat._pause() == pytest.approx(100 / 3 - 20)
+    beating.heartbeat.beat()
+    assert beating.heartbeat._pause() == pytest.approx(100 / 20)
+    beating.clock.now = 94
+    assert beating.heartbeat._pause() == pytest.approx(1)
+    beating.heartbeat._renew = lambda: None
+    beating.heartbeat.beat()
+    assert beating.heartbeat._pause() == pytest.approx(100 / 3)
+    beating.clock.now = 180
+    assert beating.heartbeat._pause() == 0
+
+
 def test_nothing_is_renewed_beside_a_commit_nor_after_the_end() -> None:
     renewals: list[int] = []
     beating = Beating(lambda: renewals.append(1))
