@@ -19,6 +19,7 @@ from azure_functions_db import (
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import document_name
+from azure_functions_db.state.memory import MemoryBackend
 from azure_functions_db.state.store import DocumentLease, DocumentStateStore, _after_fork
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.testing.memory import FakeClock
@@ -335,6 +336,37 @@ def test_what_an_operator_does_with_a_change_stays_with_the_operator() -> None:
     store = MemoryStateStore()
     store.reset_to_cursor(POLLER, 1, {}).after["checkpoint"]["cursor"]["value"] = 2
     assert store.load_checkpoint(POLLER)["cursor"]["value"] == 1
+
+
+def test_a_document_that_vanishes_under_a_taker_gives_no_lease() -> None:
+    store = FaultyStateStore()
+    taken(store).commit(FIRST, release=True)
+    looked = store.look(POLLER)
+    vanish(store)
+    with pytest.raises(LeaseConflictError):
+        store.take(looked, 60)
+
+
+def test_a_document_without_a_position_may_vanish_and_one_that_was_forgotten_is_not_missed() -> None:
+    store = FaultyStateStore()
+    taken(store).release()
+    vanish(store)
+    assert store.look(POLLER).checkpoint == {}
+    plain = MemoryStateStore()
+    taken(plain).commit(FIRST, release=True)
+    plain.forget(POLLER)
+    assert plain.look(POLLER).checkpoint == {}
+
+
+def test_memory_forgets_only_the_version_that_was_read() -> None:
+    memory = MemoryBackend()
+    version = memory.create(NAME, b"one")
+    assert version is not None
+    assert not memory.delete(NAME, "another")
+    assert not memory.delete(document_name(None, "invoices"), version)
+    assert memory.read(NAME) is not None
+    assert memory.delete(NAME, version)
+    assert memory.read(NAME) is None
 
 
 def test_of_two_notes_from_one_look_the_second_is_refused() -> None:
