@@ -23,7 +23,9 @@ def spend(purse, amount, *, twice=False):
         purse.money -= amount
     return purse.money if twice else None
 """
-GUARDS_OF_A_LEASE = "is_free,is_released,is_held,acquired,renewed,committed,noted,released,broken,identified,_held_lease"
+GUARDS_OF_A_LEASE = (
+    "is_free,is_released,is_held,acquired,renewed,committed,noted,released,broken,identified,_held_lease"
+)
 UNMINDFUL = """
 from datetime import UTC, datetime
 from azure_functions_db.state.document import Document, is_abandoned, is_free

@@ -147,7 +147,7 @@ def test_what_can_be_read_of_a_broken_document_is_kept_and_the_rest_is_nobodys()
     assert salvaged(written(paused=paused, source_fingerprint=5), "orders", later) == replace(
         whole, source_fingerprint=None
     )
-    assert salvaged(written(paused=True), "orders", later).paused is None
+    assert salvaged(written(paused=True), "orders", later) == decoded(written(), "orders")
     assert salvaged(written(checkpoint=None), "orders", later).checkpoint == {}
     noted_wrongly = POSITION | {"metadata": {"failed_attempts": -1}}
     assert salvaged(written(checkpoint=noted_wrongly), "orders", later).checkpoint == POSITION

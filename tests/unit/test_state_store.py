@@ -369,6 +369,43 @@ def test_memory_forgets_only_the_version_that_was_read() -> None:
     assert memory.read(NAME) is None
 
 
+def test_a_document_that_was_only_looked_at_may_not_vanish_either() -> None:
+    store = FaultyStateStore()
+    taken(store).commit(FIRST, release=True)
+    onlooker = FaultyStateStore(shared_with=store)
+    onlooker.look(POLLER)
+    vanish(store)
+    with pytest.raises(StateStoreError, match="vanished"):
+        onlooker.look(POLLER)
+
+
+def test_only_a_free_lease_that_another_has_left_behind_is_abandoned() -> None:
+    clock = FakeClock()
+    store = FaultyStateStore(clock=clock)
+    other = FaultyStateStore(shared_with=store, clock=clock)
+    taken(store)
+    assert other.look(POLLER).abandoned is None, "it is held"
+    clock.advance(120)
+    assert other.look(POLLER).abandoned is not None
+    store._stored(POLLER).lease = None  # as if the answer to its taking had got lost
+    assert store.look(POLLER).abandoned is None, "it is its own"
+
+
+def test_an_app_is_named_as_a_document_can_be_named() -> None:
+    with pytest.raises(ConfigurationError, match="app_name"):
+        MemoryStateStore(app_name="x" * 201)
+
+
+def test_a_dry_run_is_of_the_same_app_at_the_same_time() -> None:
+    clock = FakeClock()
+    store = MemoryStateStore(app_name="shop", clock=clock)
+    taken(store).commit(FIRST)
+    clock.advance(30)
+    dry = store.dry_run()
+    assert dry.load_checkpoint(POLLER) == FIRST
+    assert dry.look(POLLER).lease is not None
+
+
 def test_of_two_notes_from_one_look_the_second_is_refused() -> None:
     store = MemoryStateStore()
     looked = store.look(POLLER)

@@ -294,7 +294,7 @@ def accepted_mutants(file: Path) -> dict[str, str]:
     """Return the mutants that may live, with the reason."""
     if not file.exists():
         return {}
-    return {key: group["why"] for group in tomllib.loads(file.read_text())["group"] for key in group["mutants"]}
+    return {key: group["why"] for group in tomllib.loads(file.read_text()).get("group", []) for key in group["mutants"]}
 
 
 def _summary(results: Sequence[Result], accepted: dict[str, str]) -> Iterator[str]:

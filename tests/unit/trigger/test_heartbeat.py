@@ -152,6 +152,20 @@ def test_waiting_for_the_loss_ends_with_it() -> None:
     assert not expiry.wait(0.01)
     threading.Timer(0.05, expiry.lose).start()
     assert expiry.wait(10)
+    forever = Expiry(100, time.monotonic(), time.monotonic)
+    threading.Timer(0.05, forever.lose).start()
+    assert forever.wait()
+
+
+def test_a_renewal_that_hangs_does_not_keep_the_process_alive() -> None:
+    beating = Beating(lambda: None)
+    beating.heartbeat.start()
+    threads = [thread for thread in threading.enumerate() if thread.name == "azfdb-heartbeat"]
+    assert threads
+    assert all(thread.daemon for thread in threads)
+    beating.heartbeat.stop()
+    for thread in threads:
+        thread.join(30)
 
 
 class WatchedLease(DocumentLease):

@@ -281,3 +281,17 @@ def test_a_lease_that_was_stopped_is_not_renewed(scene: Scene) -> None:
     assert lease._heartbeat is not None
     lease._heartbeat.beat()
     assert scene.calls() == {}
+
+
+@pytest.mark.parametrize(
+    ("lease_id", "owner"), [("shop/1-a:42", "shop/1-a"), ("a:b", "a:b"), ("4711", "4711"), ("a:1:2", "a:1")]
+)
+def test_the_owner_is_read_from_ids_of_our_own_form_only(lease_id: str, owner: str) -> None:
+    class Foreign(PlainStore):
+        def acquire_lease(self, poller_name: str, ttl_seconds: float) -> str:
+            return lease_id
+
+    lease = Scene(Foreign()).lease
+    lease.approach()
+    assert lease.owner == owner
+    lease.stop()
