@@ -15,7 +15,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos simulate test-all check format bench pictures docs up down env lock clean venv
+.PHONY: help demo test soak chaos simulate mutants test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing 
 simulate: $(READY) ## Years of faults in a simulated world: SEEDS=100000 histories, one told by SEED=123, GUARDS=1000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	    $(if $(FIRST),--first $(FIRST)) $(if $(WORLD),--world $(WORLD)) $(if $(GUARDS),--guards $(GUARDS))
+
+mutants: $(READY) ## Take guards away one by one and tell which of them no test missed; MUTANTS="…" chooses (see --help)
+	@$(SERVICES) run -- $(BIN)/python -m tools.mutants $(MUTANTS)
 
 test-all: ## Run the tests on every CPython from 3.11 to 3.14 that is found here
 	@set -e; for python in $$(tools/find-pythons); do \

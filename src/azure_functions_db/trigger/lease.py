@@ -413,4 +413,4 @@ def check_store(store: object, *, transactional: bool) -> None:
 def _owner_of(lease_id: str) -> str:
     # Lease ids are "owner:token"; a foreign store may have a form of its own.
     owner, _, token = lease_id.rpartition(":")
-    return owner if token.isdigit() else lease_id
+    return owner if owner and token.isdigit() else lease_id
