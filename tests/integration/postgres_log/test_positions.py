@@ -435,4 +435,4 @@ def test_a_renamed_label_of_an_enum_comes_as_it_was_then(scene: Scene) -> None:
     source = scene.streaming()
     scene.each("INSERT INTO %t VALUES (1, 'x', 'glad')", f"ALTER TYPE {kind} RENAME VALUE 'glad' TO 'happy'")
     scene.run("INSERT INTO %t VALUES (2, 'y', 'happy')")
-    assert [event.after["mood"] for event in scene.delivered(source)] == ["glad", "happy"]
+    assert [row["mood"] for _, row in scene.told(source)] == ["glad", "happy"]
