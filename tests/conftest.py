@@ -109,8 +109,7 @@ def temporary_database(server: str, drop: str, options: str = "") -> Iterator[st
         with _administrator(server).connect() as connection:
             if url.get_backend_name() == "mysql":
                 _end_sessions(connection, name)
-            for statement in drop.format(name=name).split("; "):
-                connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(drop.format(name=name))
 
 
 @cache

@@ -159,11 +159,13 @@ def _publication(
         return
     for table in tables:
         if table.published is None:
+            change = "SET (publish_via_partition_root = true)" if table.kind == "p" else "ADD TABLE"
+            name = "" if table.kind == "p" else f" {server.quoted(*table.name)}"
             yield Finding(
                 "publication",
                 "error",
                 f"{definition.publication} does not publish {table.name}",
-                f"ALTER PUBLICATION {server.quoted(definition.publication)} ADD TABLE {server.quoted(*table.name)}",
+                f"ALTER PUBLICATION {server.quoted(definition.publication)} {change}{name}",
             )
         elif (difference := _difference(definition, table)) is not None:
             yield Finding(
