@@ -24,6 +24,7 @@ from azure_functions_db.core.errors import Code, ConfigurationError, DbError, St
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.ports import ListsPollers
 from azure_functions_db.core.serializers import parsed_json, timestamp
+from azure_functions_db.trigger.linger import end_lingering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.pollers import App, AppFunction
 
 _log = logging.getLogger("azfdb")
+
+_SEEING_OFF_SECONDS = 0.05
 
 
 class Scheduler:
@@ -65,7 +68,7 @@ class Scheduler:
         return self._running
 
     def stop(self) -> None:
-        """Fire no more; ticks that are under way come to their end."""
+        """Fire no more; ticks that are under way come to their end, and those that linger end now."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -74,6 +77,14 @@ class Scheduler:
             async with asyncio.TaskGroup() as tasks:
                 for timer in self._timers:
                     tasks.create_task(self._keep(timer, threads))
+                tasks.create_task(self._see_off())
+
+    async def _see_off(self) -> None:
+        """Once it is to end, let no tick linger: not those that do, nor one that has only just begun."""
+        await self._stopping.wait()
+        while self._running:
+            end_lingering()
+            await asyncio.sleep(_SEEING_OFF_SECONDS)
 
     async def tick(self, timer: Timer, threads: ThreadPoolExecutor | None = None, *, past_due: bool = False) -> bool:
         """Call a function once and tell whether it succeeded."""

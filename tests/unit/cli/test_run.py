@@ -286,6 +286,21 @@ def test_a_failing_poller_tells_its_traceback_once(tmp_path: Path) -> None:
     assert "changed failed: The handler failed: ValueError: bad" in failed.stderr
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_ctrl_c_ends_a_function_that_lingers(tmp_path: Path, partitions: int) -> None:
+    options = f"linger_seconds=600, partitions={partitions}, checkpoint_store="
+    app = POLLER.replace("while not", "return\n    while not").replace("checkpoint_store=", options)
+    (tmp_path / "function_app.py").write_text(app)
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        shop.executescript("CREATE TABLE orders (id INTEGER PRIMARY KEY); INSERT INTO orders VALUES (7);")
+    shop.close()
+    running = Running(tmp_path)
+    running.until("batch_complete")
+    assert running.end() == 0
+    store = FileStateStore(tmp_path / "state")
+    assert {store.look(name).lease for name in store.poller_names()} == {None}
+
+
 def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(busy: Running, tmp_path: Path) -> None:
     assert FileStateStore(tmp_path / "state").look("changed").lease is not None
     (tmp_path / "go").touch()
