@@ -167,25 +167,16 @@ def _requests(definition: Definition) -> Finding:
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
-    idle, busy = requests(ticks)
+    idle, busy = requests(ticks, definition.settings.linger_seconds, definition.settings.lease_ttl_seconds)
     told = f"{ticks:,} ticks a month: about {idle:,} storage requests when idle, {busy:,} with a batch each"
     return Finding("requests", "ok", told)
 
 
-def requests(ticks: int) -> tuple[int, int]:
+def requests(ticks: int, linger_seconds: float | None = None, lease_ttl_seconds: float = 120) -> tuple[int, int]:
     """Return what so many ticks a month ask of the store: when nothing changes, and with a batch each."""
     signs = min(ticks, round(_MONTH / SIGN_OF_LIFE))
-<<<<<<< HEAD
-    return ticks * _IDLE_REQUESTS + signs, ticks * _BATCH_REQUESTS
-=======
-    idle, busy = requests_of_tick(definition.settings.linger_seconds, definition.settings.lease_ttl_seconds)
-    return Finding(
-        "requests",
-        "ok",
-        f"{ticks:,} ticks a month: about {round(ticks * idle) + signs:,} storage requests when idle, "
-        f"{round(ticks * busy):,} with a batch each",
-    )
->>>>>>> linger
+    idle, busy = requests_of_tick(linger_seconds, lease_ttl_seconds)
+    return round(ticks * idle) + signs, round(ticks * busy)
 
 
 def requests_of_tick(linger_seconds: float | None, lease_ttl_seconds: float) -> tuple[float, float]:
