@@ -346,6 +346,8 @@ class SimulatedServer:
             "logical",
             "shop",
             True,
+            "everything",
+            (),
         )
         process.step(process.chance.seconds(0.02))
         return state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,19 @@ from azure_functions_db.state.document import (
     as_dict,
     broken,
     committed,
+    committed_alone,
     decoded,
     encoded,
+    identified,
+    is_abandoned,
     is_free,
+    lease_conflict,
+    lost_lease,
+    lost_race,
+    noted,
     released,
     renewed,
+    salvaged,
 )
 
 NOW = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, tzinfo=dt.UTC)
@@ -83,6 +92,10 @@ def test_a_document_survives_writing_and_reading() -> None:
         (written(checkpoint=None), "has a checkpoint that is no object"),
         (written(checkpoint=[1]), "has a checkpoint that is no object"),
         (written(checkpoint={"last_successful_batch_id": "b", "metadata": {}}), "no position"),
+        (
+            written(checkpoint=dict.fromkeys(("last_successful_batch_id", "updated_at", "metadata", "horizon"), "b")),
+            "no position",
+        ),
         (written(source_fingerprint=5), "source_fingerprint that is no text"),
         (written(lease=...), "has no lease entry"),
         (written(lease={}), "without owner_id or fencing_token"),
@@ -127,6 +140,26 @@ def test_what_is_no_document_is_refused_with_the_reason(content: bytes, complain
     assert refused.value.poller_name == "orders"
 
 
+def test_what_can_be_read_of_a_broken_document_is_kept_and_the_rest_is_nobodys() -> None:
+    paused = {"by": "ann", "why": None, "at": "2026-04-07T01:23:45.123456Z"}
+    whole = decoded(written(paused=paused), "orders")
+    later = NOW + dt.timedelta(days=1)
+    assert salvaged(written(paused=paused, source_fingerprint=5), "orders", later) == replace(
+        whole, source_fingerprint=None
+    )
+    assert salvaged(written(paused=True), "orders", later) == decoded(written(), "orders")
+    assert salvaged(written(checkpoint=None), "orders", later).checkpoint == {}
+    noted_wrongly = POSITION | {"metadata": {"failed_attempts": -1}}
+    assert salvaged(written(checkpoint=noted_wrongly), "orders", later).checkpoint == POSITION
+    counted = POSITION | {"metadata": {"failed_attempts": 3}}
+    assert salvaged(written(checkpoint=counted, lease=None), "orders", later).checkpoint == counted
+    for content in (written(lease={}), b"garbage"):
+        unheld = salvaged(content, "orders", later)
+        assert unheld.lease is not None
+        assert unheld.lease.fencing_token == int(later.timestamp())
+        assert is_free(unheld, later)
+
+
 def test_a_checkpoint_without_a_batch_may_lack_a_position() -> None:
     # A first batch that keeps failing has attempts to remember and no position yet.
     attempts = {"metadata": {"attempts": 3}}
@@ -134,9 +167,17 @@ def test_a_checkpoint_without_a_batch_may_lack_a_position() -> None:
 
 
 def test_a_checkpoint_that_json_cannot_hold_is_refused() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
     for value in (float("nan"), object(), {1, 2}):
-        with pytest.raises(StateStoreError, match="cannot be written as JSON"):
+        with pytest.raises(StateStoreError, match="cannot be written as JSON") as refused:
             encoded(Document("orders", {"cursor": value}))
+        assert refused.value.poller_name == "orders"
+        with pytest.raises(StateStoreError, match="cannot be written as JSON"):
+            committed(taken, "a:1", NOW, {"cursor": value})
+
+
+def test_an_empty_fingerprint_binds_a_document_to_nothing() -> None:
+    assert decoded(written(source_fingerprint=""), "orders").source_fingerprint is None
 
 
 def test_the_margin_is_a_quarter_of_a_short_ttl() -> None:
@@ -174,11 +215,80 @@ def test_a_lease_is_neither_renewed_nor_committed_under_another_id() -> None:
             released(taken, stranger, NOW)
 
 
+def test_a_commit_with_nobody_beside_it_moves_the_checkpoint_and_pushes_the_expiry_even_late() -> None:
+    late = NOW + dt.timedelta(hours=1)
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    moved = committed_alone(taken, "a:1", late, POSITION)
+    assert moved.checkpoint == POSITION
+    assert moved.lease is not None
+    assert (moved.lease.heartbeat_at, moved.lease.expires_at) == (late, late + dt.timedelta(seconds=60))
+    for other in (acquired(taken, "b", late, 60), released(taken, "a:1", NOW)):
+        with pytest.raises(LostLeaseError):
+            committed_alone(other, "a:1", late, POSITION)
+
+
+def test_nothing_is_noted_beside_a_checkpoint_while_somebody_is_at_work() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    with pytest.raises(LeaseConflictError):
+        noted(taken, NOW, POSITION)
+    assert noted(released(taken, "a:1", NOW), NOW, POSITION).checkpoint == POSITION
+
+
+def test_a_lease_is_abandoned_when_it_was_not_given_back() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 60)
+    assert is_abandoned(taken)
+    assert not is_abandoned(released(taken, "a:1", NOW))
+
+
+def test_errors_about_a_lease_say_whose_it_is() -> None:
+    for told in (lease_conflict(Document("orders")), lost_race("orders"), lost_lease("orders")):
+        assert told.poller_name == "orders"
+    assert lease_conflict(Document("orders")).owner_id is None
+
+
+def test_a_renewal_lasts_a_full_ttl_from_its_moment() -> None:
+    later = NOW + dt.timedelta(seconds=20)
+    kept = renewed(acquired(Document("orders"), "a", NOW, 60), "a:1", later, 30).lease
+    assert kept is not None
+    assert (kept.acquired_at, kept.heartbeat_at, kept.expires_at) == (NOW, later, later + dt.timedelta(seconds=30))
+
+
+def test_a_lease_that_was_never_taken_is_nobodys() -> None:
+    untaken = Document("orders")
+    acts: list[Callable[[], Document]] = [
+        lambda: committed(untaken, "a:1", NOW, POSITION),
+        lambda: committed_alone(untaken, "a:1", NOW, POSITION),
+        lambda: renewed(untaken, "a:1", NOW, 60),
+        lambda: released(untaken, "a:1", NOW),
+    ]
+    for act in acts:
+        with pytest.raises(LostLeaseError):
+            act()
+    assert broken(untaken, NOW) == untaken
+    assert not is_abandoned(untaken)
+
+
+def test_a_released_lease_is_free_however_far_ahead_its_holders_clock_was() -> None:
+    ahead = NOW + dt.timedelta(hours=1)
+    freed = released(acquired(Document("orders"), "a", ahead, 60), "a:1", ahead)
+    assert is_free(freed, NOW)
+
+
+def test_whoever_asks_without_a_fingerprint_gets_the_document_as_it_is() -> None:
+    bound = decoded(written(), "orders")
+    assert identified(bound, None) is bound
+    assert identified(replace(bound, source_fingerprint=None), "sha256:f00") == bound
+    with pytest.raises(StateStoreError, match="no text"):
+        identified(bound, 5)  # type: ignore[arg-type]
+
+
 def test_a_broken_lease_is_free_and_its_holder_out() -> None:
-    freed = broken(acquired(Document("orders"), "a", NOW, 60), NOW)
+    later = NOW + dt.timedelta(seconds=20)
+    freed = broken(acquired(Document("orders"), "a", NOW, 60), later)
+    assert is_free(freed, later)
     with pytest.raises(LostLeaseError):
         committed(freed, "a:1", NOW, POSITION)
-    retaken = acquired(freed, "b", NOW, 60)
+    retaken = acquired(freed, "b", later, 60)
     assert retaken.lease is not None
     assert retaken.lease.fencing_token == 3
 
@@ -194,6 +304,12 @@ def test_the_conflict_names_the_holder() -> None:
 def test_a_lease_needs_a_time_to_live(ttl: float) -> None:
     with pytest.raises(ConfigurationError):
         acquired(Document("orders"), "a", NOW, ttl)
+
+
+def test_a_lease_may_be_shorter_than_a_second() -> None:
+    taken = acquired(Document("orders"), "a", NOW, 0.5).lease
+    assert taken is not None
+    assert taken.expires_at - taken.heartbeat_at == dt.timedelta(seconds=0.5)
 
 
 def test_a_ttl_beyond_the_calendar_is_refused() -> None:

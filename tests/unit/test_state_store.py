@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from azure_functions_db import (
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 from azure_functions_db.core.types import PollerState
 from azure_functions_db.state.backend import document_name
-from azure_functions_db.state.store import DocumentLease, DocumentStateStore
+from azure_functions_db.state.memory import MemoryBackend
+from azure_functions_db.state.store import DocumentLease, DocumentStateStore, _after_fork
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.testing.memory import FakeClock
 
@@ -336,6 +338,94 @@ def test_what_an_operator_does_with_a_change_stays_with_the_operator() -> None:
     assert store.load_checkpoint(POLLER)["cursor"]["value"] == 1
 
 
+def test_a_document_that_vanishes_under_a_taker_gives_no_lease() -> None:
+    store = FaultyStateStore()
+    taken(store).commit(FIRST, release=True)
+    looked = store.look(POLLER)
+    vanish(store)
+    with pytest.raises(LeaseConflictError):
+        store.take(looked, 60)
+
+
+def test_a_document_without_a_position_may_vanish_and_one_that_was_forgotten_is_not_missed() -> None:
+    store = FaultyStateStore()
+    taken(store).release()
+    vanish(store)
+    assert store.look(POLLER).checkpoint == {}
+    plain = MemoryStateStore()
+    taken(plain).commit(FIRST, release=True)
+    plain.forget(POLLER)
+    assert plain.look(POLLER).checkpoint == {}
+
+
+def test_memory_forgets_only_the_version_that_was_read() -> None:
+    memory = MemoryBackend()
+    version = memory.create(NAME, b"one")
+    assert version is not None
+    assert not memory.delete(NAME, "another")
+    assert not memory.delete(document_name(None, "invoices"), version)
+    assert memory.read(NAME) is not None
+    assert memory.delete(NAME, version)
+    assert memory.read(NAME) is None
+
+
+def test_a_document_that_was_only_looked_at_may_not_vanish_either() -> None:
+    store = FaultyStateStore()
+    taken(store).commit(FIRST, release=True)
+    onlooker = FaultyStateStore(shared_with=store)
+    onlooker.look(POLLER)
+    vanish(store)
+    with pytest.raises(StateStoreError, match="vanished"):
+        onlooker.look(POLLER)
+
+
+def test_only_a_free_lease_that_another_has_left_behind_is_abandoned() -> None:
+    clock = FakeClock()
+    store = FaultyStateStore(clock=clock)
+    other = FaultyStateStore(shared_with=store, clock=clock)
+    taken(store)
+    assert other.look(POLLER).abandoned is None, "it is held"
+    clock.advance(120)
+    assert other.look(POLLER).abandoned is not None
+    store._stored(POLLER).lease = None  # as if the answer to its taking had got lost
+    assert store.look(POLLER).abandoned is None, "it is its own"
+
+
+def test_an_app_is_named_as_a_document_can_be_named() -> None:
+    with pytest.raises(ConfigurationError, match="app_name"):
+        MemoryStateStore(app_name="x" * 201)
+
+
+def test_a_dry_run_is_of_the_same_app_at_the_same_time() -> None:
+    clock = FakeClock()
+    store = MemoryStateStore(app_name="shop", clock=clock)
+    taken(store).commit(FIRST)
+    clock.advance(30)
+    dry = store.dry_run()
+    assert dry.load_checkpoint(POLLER) == FIRST
+    assert dry.look(POLLER).lease is not None
+
+
+def test_of_two_notes_from_one_look_the_second_is_refused() -> None:
+    store = MemoryStateStore()
+    looked = store.look(POLLER)
+    store.note(looked, FIRST)
+    with pytest.raises(LeaseConflictError):
+        store.note(looked, SECOND)
+    assert store.load_checkpoint(POLLER) == FIRST
+
+
+def test_a_forked_child_is_somebody_else() -> None:
+    store = MemoryStateStore()
+    parent, lease = store.owner_id, taken(store)
+    _after_fork()
+    assert store.owner_id != parent
+    assert store.look(POLLER).lease is not None, "the parent's lease is not its own to take"
+    with pytest.raises(LeaseConflictError):
+        store.acquire_lease(POLLER, 60)
+    lease.release()
+
+
 def test_memory_has_no_clock_of_its_own() -> None:
     assert MemoryStateStore().storage_time() is None
 
@@ -392,6 +482,66 @@ class TestAHeldLease:
         lease.commit(FIRST)
         clock.advance(56)
         assert lease.checkpoint() is None
+
+    def test_that_was_lost_by_the_clock_is_taken_again_at_once_by_its_own_store(self) -> None:
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        late = taken(store)
+        clock.advance(56)
+        with pytest.raises(LostLeaseError):
+            late.commit(FIRST)
+        assert store.look(POLLER).lease is None
+        taken(store).commit(SECOND)
+        assert store.load_checkpoint(POLLER) == SECOND
+
+    def test_stays_held_when_an_older_one_is_given_back(self) -> None:
+        clock = FakeClock()
+        store = MemoryStateStore(clock=clock)
+        old = taken(store)
+        clock.advance(120)
+        new = taken(store)
+        with pytest.raises(LostLeaseError):
+            store.commit_checkpoint(POLLER, FIRST, old.lease_id)
+        with pytest.raises(LostLeaseError):
+            old.release()
+        held = store.look(POLLER).lease
+        assert held is not None
+        assert new.lease_id == f"{held.owner_id}:{held.fencing_token}"
+
+    def test_gives_up_on_a_document_that_never_stands_still(self) -> None:
+        store = FaultyStateStore()
+        lease = taken(store)
+        memory = store._memory
+
+        class Restless(type(store.faults)):  # type: ignore[misc]
+            def replace(self, name: Any, content: bytes, version: Any) -> None:
+                found = memory.read(name)
+                assert found is not None
+                assert found.version is not None
+                memory.replace(name, found.content + b" ", found.version)
+
+        store.faults.__class__ = Restless
+        with pytest.raises(StateStoreError, match="keeps changing"):
+            lease.commit(FIRST)
+
+    def test_is_written_by_one_at_a_time(self) -> None:
+        store = FaultyStateStore()
+        lease = taken(store)
+        stored = store._stored(POLLER)
+        seen: list[bool] = []
+        replaced = store._memory.replace
+
+        def watched(name: Any, content: bytes, version: Any) -> Any:
+            seen.append(stored.lock.locked())
+            return replaced(name, content, version)
+
+        store._memory.replace = watched  # type: ignore[method-assign]
+        lease.renew(60)
+        lease.commit(FIRST)
+        lease.release()
+        store.note(store.look(POLLER), FIRST)
+        taken(store)
+        assert seen == [True] * 5
 
     def test_is_taken_from_what_was_looked_at_only(self) -> None:
         with pytest.raises(ConfigurationError, match="look"):

@@ -99,6 +99,40 @@ def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     assert [lost for _, lost in beating.told] == [True]
 
 
+def test_whoever_listens_is_told_of_the_loss_once_and_late_comers_at_once() -> None:
+    beating, told = Beating(lambda: None), list[str]()
+    beating.expiry.on_loss(lambda: told.append("early"))
+    beating.expiry.lose()
+    beating.expiry.lose()
+    assert told == ["early"]
+    beating.expiry.on_loss(lambda: told.append("late"))
+    assert told == ["early", "late"]
+
+
+def test_nothing_is_left_of_a_lease_that_is_over() -> None:
+    beating = Beating(lambda: None)
+    beating.clock.now = 94
+    assert beating.expiry.remaining() == pytest.approx(1)
+    beating.clock.now = 300
+    assert beating.expiry.remaining() == 0
+
+
+def test_a_lease_is_renewed_after_a_third_of_its_ttl_and_a_failed_renewal_soon_tried_again() -> None:
+    beating = Beating(fail(OSError("down")))
+    assert beating.heartbeat._pause() == pytest.approx(100 / 3)
+    beating.clock.now = 20
+    assert beating.heartbeat._pause() == pytest.approx(100 / 3 - 20)
+    beating.heartbeat.beat()
+    assert beating.heartbeat._pause() == pytest.approx(100 / 20)
+    beating.clock.now = 94
+    assert beating.heartbeat._pause() == pytest.approx(1)
+    beating.heartbeat._renew = lambda: None
+    beating.heartbeat.beat()
+    assert beating.heartbeat._pause() == pytest.approx(100 / 3)
+    beating.clock.now = 180
+    assert beating.heartbeat._pause() == 0
+
+
 def test_nothing_is_renewed_beside_a_commit_nor_after_the_end() -> None:
     renewals: list[int] = []
     beating = Beating(lambda: renewals.append(1))
@@ -118,6 +152,20 @@ def test_waiting_for_the_loss_ends_with_it() -> None:
     assert not expiry.wait(0.01)
     threading.Timer(0.05, expiry.lose).start()
     assert expiry.wait(10)
+    forever = Expiry(100, time.monotonic(), time.monotonic)
+    threading.Timer(0.05, forever.lose).start()
+    assert forever.wait()
+
+
+def test_a_renewal_that_hangs_does_not_keep_the_process_alive() -> None:
+    beating = Beating(lambda: None)
+    beating.heartbeat.start()
+    threads = [thread for thread in threading.enumerate() if thread.name == "azfdb-heartbeat"]
+    assert threads
+    assert all(thread.daemon for thread in threads)
+    beating.heartbeat.stop()
+    for thread in threads:
+        thread.join(30)
 
 
 class WatchedLease(DocumentLease):
