@@ -517,6 +517,7 @@ class TestAHeldLease:
             def replace(self, name: Any, content: bytes, version: Any) -> None:
                 found = memory.read(name)
                 assert found is not None
+                assert found.version is not None
                 memory.replace(name, found.content + b" ", found.version)
 
         store.faults.__class__ = Restless
