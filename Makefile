@@ -2,7 +2,8 @@
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+# One worker more than a small machine has cores: many tests wait for a lease or a server.
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
@@ -14,13 +15,16 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos mutants test-all check format bench pictures docs up down env lock clean venv
+.PHONY: help demo test soak chaos simulate mutants test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
 	@$(BIN)/azfdb demo
+
+# Tests start hundreds of processes that import the same modules: they keep what they have compiled.
+test soak chaos: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -30,6 +34,10 @@ soak: $(READY) ## Five minutes of overlapping transactions on each database, eve
 
 chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
 	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}
+
+simulate: $(READY) ## Years of faults in a simulated world: SEEDS=100000 histories, one told by SEED=123, GUARDS=1000
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	    $(if $(FIRST),--first $(FIRST)) $(if $(WORLD),--world $(WORLD)) $(if $(GUARDS),--guards $(GUARDS))
 
 mutants: $(READY) ## Take guards away one by one and tell which of them no test missed; MUTANTS="…" chooses (see --help)
 	@$(SERVICES) run -- $(BIN)/python -m tools.mutants $(MUTANTS)

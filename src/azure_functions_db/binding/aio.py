@@ -13,7 +13,8 @@ from azure_functions_db.binding.converters import as_model
 from azure_functions_db.binding.reader import DbReader, Reader
 from azure_functions_db.binding.session import DbSession
 from azure_functions_db.binding.writer import DbWriter, Writer
-from azure_functions_db.core.bridge import PinnedThread, in_thread, must_be_awaited
+from azure_functions_db.core.bridge import PinnedThread, Threads, must_be_awaited, threads_of
+from azure_functions_db.core.config import config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,14 +45,12 @@ def _awaitable(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate
 class AsyncReader:
     """A `Reader` whose calls are awaited."""
 
-    def __init__(self, inner: Reader, thread: PinnedThread | None = None) -> None:
+    def __init__(self, inner: Reader, threads: PinnedThread | Threads) -> None:
         self._inner = inner
-        self._thread = thread
+        self._threads = threads
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._thread is None:
-            return await in_thread(work, *args, **kwargs)
-        return await self._thread.run(work, *args, **kwargs)
+        return await self._threads.run(work, *args, **kwargs)
 
     get = _awaitable(Reader.get)
     query = _awaitable(Reader.query)
@@ -73,14 +72,15 @@ class AsyncReader:
 
     async def _pulled(self, chunks: Iterator[list[Row]], convert: Callable[[Row], Any]) -> AsyncIterator[Any]:
         # The statement must not be closed by one thread while another one still reads from it.
-        thread = self._thread or PinnedThread("azfdb-stream")
+        own = self._threads if isinstance(self._threads, PinnedThread) else None
+        thread = own or PinnedThread("azfdb-stream")
         try:
             while (chunk := await thread.run(next, chunks, None)) is not None:
                 for row in chunk:
                     yield convert(row)
         finally:
             await thread.run_to_end(chunks.close)  # type: ignore[attr-defined]
-            if thread is not self._thread:
+            if thread is not own:
                 thread.close()
 
 
@@ -98,9 +98,8 @@ class AsyncDbReader(AsyncReader):
         schema: str | None = None,
         engine_provider: EngineProvider | None = None,
     ) -> None:
-        super().__init__(
-            DbReader(url=url, db_config=db_config, table=table, schema=schema, engine_provider=engine_provider)
-        )
+        reader = DbReader(url=url, db_config=db_config, table=table, schema=schema, engine_provider=engine_provider)
+        super().__init__(reader, threads_of(config_of(url, db_config)))
 
     close = _awaitable(DbReader.close)
 

@@ -7,16 +7,20 @@ import contextvars
 import inspect
 import logging
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.errors import Code, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
+
+    from azure_functions_db.core.config import DbConfig
 
 _logger = logging.getLogger("azure_functions_db")
 
@@ -26,21 +30,121 @@ T = TypeVar("T")
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    # A tick keeps its thread while its async handler runs, which may want threads too: a pool as
-    # small as the loop's own would starve. Threads are made only when no other one is idle.
+    # A tick keeps its thread while its async handler runs, so there are as many as pollers at work. They are not
+    # those of the bindings, or ticks would wait for threads that their own handlers have to give back.
     return ThreadPoolExecutor(max_workers=1000, thread_name_prefix="azfdb")
 
 
-if hasattr(os, "register_at_fork"):
-    # Threads do not live on in a forked child.
-    os.register_at_fork(after_in_child=_threads.cache_clear)
-
-
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work in a thread, with this task's context."""
+    """Run work that may wait for this loop, or for long, in a thread, with this task's context."""
     context = contextvars.copy_context()
     call = partial(context.run, work, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Begin blocking work in a thread, with this context, and return once it has begun.
+
+    To wait for that hands it the interpreter until it blocks for the first time: a query is under way before the
+    caller goes on to compute.
+    """
+    begun = threading.Event()
+
+    def run() -> T:
+        begun.set()
+        return work()
+
+    outcome = _threads().submit(contextvars.copy_context().run, run)
+    begun.wait()
+    return outcome
+
+
+class Threads:
+    """A few threads for calls of one database, which wait for nothing but their database.
+
+    The results go back to their loop together, as many as there are when it looks: to wake it for each one
+    costs more than the work of many a call.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix="azfdb-calls")
+        self._replies: WeakKeyDictionary[asyncio.AbstractEventLoop, _Replies] = WeakKeyDictionary()
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work in one of the threads, with this task's context."""
+        loop = asyncio.get_running_loop()
+        replies = self._replies.get(loop) or self._replies.setdefault(loop, _Replies())
+        reply: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+        self._executor.submit(replies.answer, loop, reply, partial(context.run, work, *args, **kwargs))
+        return await reply
+
+
+class _Replies:
+    """Results on their way to a loop, which is woken once for all that have come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrived: list[Callable[[], None]] = []
+
+    def answer(self, loop: asyncio.AbstractEventLoop, reply: asyncio.Future[T], call: Callable[[], T]) -> None:
+        """On a thread: make the call, unless nobody waits for it any more."""
+        if reply.cancelled():
+            return
+        try:
+            self._send(loop, partial(_resolve, reply, call()))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it is to see it
+            self._send(loop, partial(_fail, reply, error))
+
+    def _send(self, loop: asyncio.AbstractEventLoop, reply: Callable[[], None]) -> None:
+        with self._lock:
+            self._arrived.append(reply)
+            is_first = len(self._arrived) == 1
+        if is_first:
+            with suppress(RuntimeError):  # a closed loop has ended its tasks
+                loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        with self._lock:
+            arrived, self._arrived = self._arrived, []
+        for reply in arrived:
+            reply()
+
+
+def _resolve(reply: asyncio.Future[T], result: T) -> None:
+    if not reply.done():
+        reply.set_result(result)
+
+
+def _fail(reply: asyncio.Future[Any], error: BaseException) -> None:
+    if not reply.done():
+        reply.set_exception(error)
+
+
+_WITHOUT_LIMIT = 20
+
+
+def threads_of(config: DbConfig) -> Threads:
+    """Return the threads for the calls of one database: a slow one holds up nobody else's.
+
+    There are as many as its pool keeps connections. More would open others, to be closed after one statement.
+    """
+    return _threads_of(config.connection_url, int(config.pool_size) or _WITHOUT_LIMIT)
+
+
+@cache
+def _threads_of(_place: str, count: int) -> Threads:
+    return Threads(count)
+
+
+def _after_fork() -> None:
+    # Threads do not live on in a forked child.
+    _threads.cache_clear()
+    _threads_of.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class PinnedThread:

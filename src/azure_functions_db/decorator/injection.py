@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
+from azure_functions_db.core.bridge import threads_of
 from azure_functions_db.core.config import DbConfig, config_of
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.secrets import shown_url
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from azure_functions_db.binding.aio import AsyncDbReader, AsyncDbWriter
     from azure_functions_db.binding.reader import DbReader
     from azure_functions_db.binding.writer import DbWriter
+    from azure_functions_db.core.bridge import Threads
     from azure_functions_db.sql.engine import EngineProvider
 
 
@@ -53,6 +55,10 @@ class BindingTarget:
             "schema": self.schema,
             "engine_provider": self.provider,
         }
+
+    def threads(self) -> Threads:
+        """Return the threads for calls of this database."""
+        return threads_of(self.config)
 
     def described(self) -> dict[str, Any]:
         """Return the place without anybody's credentials."""

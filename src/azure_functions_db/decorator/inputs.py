@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
-from azure_functions_db.core.bridge import in_thread
 from azure_functions_db.core.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class InputInjection:
     @asynccontextmanager
     async def opened_async(self, given: Mapping[str, Any]) -> AsyncIterator[Any]:
         """Read in a thread for one call."""
-        yield await in_thread(self.read, given)
+        yield await self.target.threads().run(self.read, given)
 
     def read(self, given: Mapping[str, Any]) -> Any:
         """Return the row or the rows; the connection is given back before the handler starts."""

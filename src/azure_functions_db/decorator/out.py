@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from azure_functions_db.core.bridge import finished, in_thread, must_be_awaited
+from azure_functions_db.core.bridge import finished, must_be_awaited
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.decorator.injection import required_table, target_of
 
@@ -90,7 +90,7 @@ class AsyncDbOut(Output):
         """Write a dict, a Pydantic model, or a list of them; None and an empty list write nothing."""
         if has_rows(value):
             # What has begun is waited for: a cancelled handler leaves no write behind that is still under way.
-            await finished(in_thread(self._write, value))
+            await finished(self._target.threads().run(self._write, value))
 
 
 def _write_with(writer: DbWriter, action: Insert | Upsert, value: Any) -> None:

@@ -217,6 +217,7 @@ class StreamReader:
             page = self._log.rows(place.position, place.table, place.after, limit)
             if page is None:
                 return FetchResult([], place.checkpoint(self._kind), more=False)
+            begins = begins or page.position != place.position  # how it is joined to the stream may be known only now
             start = replace(place, position=page.position).checkpoint(self._kind) if begins else None
             place = self._past(place, page)
             if page.changes:
@@ -226,12 +227,15 @@ class StreamReader:
                 )
         if place.is_over:
             return FetchResult([], place.checkpoint(self._kind), more=False)
-        return self._streamed(place, limit)
+        return self._streamed(place, limit, begins=begins)
 
-    def _streamed(self, place: Place, limit: int) -> FetchResult:
+    def _streamed(self, place: Place, limit: int, *, begins: bool) -> FetchResult:
+        start = place.checkpoint(self._kind) if begins else None
         page = self._log.changes(place.position, limit)
         following = replace(place, position=page.position, table=page.reads_anew).checkpoint(self._kind)
-        return FetchResult(page.changes, following, page.more, undecodable=page.undecodable, facts=page.facts)
+        return FetchResult(
+            page.changes, following, page.more, undecodable=page.undecodable, facts=page.facts, start=start
+        )
 
     def _past(self, place: Place, page: RowsPage) -> Place:
         """Return the place after a page of rows: further in the table, in the next one, or in the stream."""

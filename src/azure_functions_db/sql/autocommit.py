@@ -57,21 +57,28 @@ _SINGLE = "azfdb_single_statements"
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def engine_options(driver: str) -> dict[str, Any]:
+def engine_options(driver: str, config: DbConfig) -> dict[str, Any]:
     """Return what an engine of this driver must be made with."""
+    arguments = dict(config.connect_args or {})
+    # PyMySQL would begin with a round trip to leave the server's own mode, which is the one that is wanted first.
+    if driver == "pymysql" and not _chooses_mode(config):
+        arguments["autocommit"] = None
     # Otherwise PyMySQL sends a ROLLBACK even where no transaction can be open; psycopg takes time to see it.
-    return {"skip_autocommit_rollback": True} if driver in {"psycopg", "pymysql"} else {}
+    options: dict[str, Any] = {"skip_autocommit_rollback": True} if driver in {"psycopg", "pymysql"} else {}
+    return {"connect_args": arguments, **options}
+
+
+def _chooses_mode(config: DbConfig) -> bool:
+    """Tell whether the user chose the transaction mode of the connections."""
+    chosen = {"isolation_level", "execution_options", "autocommit"}
+    return not chosen.isdisjoint({*config.engine_kwargs, *(config.connect_args or ())})
 
 
 def allow_single_statements(engine: Engine, config: DbConfig) -> None:
     """Prepare a new engine, unless the user chose the transaction mode of its connections."""
     from sqlalchemy import event
 
-    chosen = {"isolation_level", "execution_options", "autocommit"} & {
-        *config.engine_kwargs,
-        *(config.connect_args or ()),
-    }
-    if chosen or engine.dialect.driver not in _SWITCHES:
+    if _chooses_mode(config) or engine.dialect.driver not in _SWITCHES:
         return
 
     @event.listens_for(engine, "begin")
@@ -97,6 +104,17 @@ def leave_transactions(connection: Connection) -> None:
     if connection.engine in _prepared:
         connection.execution_options(**{_SINGLE: True})
         _switch(connection, autocommit=True)
+
+
+def forget_prepared(engine: Engine) -> None:
+    """Let psycopg prepare its statements anew: those of a table that has changed are refused by the server.
+
+    It forgets them with the end of a transaction that was rolled back.
+    """
+    if engine.dialect.driver == "psycopg":
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+            connection.rollback()
 
 
 def _switch(connection: Connection, *, autocommit: bool) -> None:

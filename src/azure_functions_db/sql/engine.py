@@ -365,11 +365,11 @@ def _new_engine(config: DbConfig) -> Engine:
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     from azure_functions_db.sql.autocommit import allow_single_statements
-    from azure_functions_db.sql.engine import log_in_with_tokens
+    from azure_functions_db.sql.dialects import greeted
 
     url = parsed_url(config.connection_url)
     try:
-        engine = create_engine(url, **_engine_options(config, url))
+        engine = create_engine(greeted(url), **_engine_options(config, url))
     except NoSuchModuleError:
         raise ConfigurationError(
             f"SQLAlchemy knows no dialect {url.drivername!r}: {_driver_advice(url, None)}", code=Code.PACKAGE_MISSING
@@ -439,8 +439,7 @@ def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
         "echo": config.echo,
         # Row values do not belong into messages and logs.
         "hide_parameters": True,
-        "connect_args": dict(config.connect_args or {}),
-        **engine_options(url.get_driver_name()),
+        **engine_options(url.get_driver_name(), config),
     }
     return options | _pool_options(config, url) | dict(config.engine_kwargs)
 

@@ -6,22 +6,25 @@ import os
 import sys
 import threading
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
+from azure_functions_db.sql.autocommit import forget_prepared, leave_transactions
 from azure_functions_db.sql.failures import is_schema_change
 from azure_functions_db.sql.transactions import ambient_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from sqlalchemy import Connection, Engine, Inspector, Table
+    from sqlalchemy import Connection, Engine, Inspector, MetaData, Table
 
 T = TypeVar("T")
 
 _REFLECTED = "azfdb_reflected"
+KIND = "azfdb_kind"
+"""In the ``info`` of a table that PostgreSQL has described: the letter by which it tells tables from views."""
 
 
 class _Reflections:
@@ -97,12 +100,19 @@ def table_of(engine: Engine, table: str | Table, schema: str | None = None) -> T
     return _cache_of(engine).get(engine, table, schema) if isinstance(table, str) else table
 
 
+def table_now(engine: Engine, table: Table) -> Table:
+    """Return the description of a table as it is at this moment; what is remembered stays as it is."""
+    return _reflected(engine, table.name, table.schema)
+
+
 def refreshed(engine: Engine, table: Table) -> Table:
     """Read the table's description again after the one at hand turned out to be old; a user's own stays."""
     if not table.metadata.info.get(_REFLECTED):
         return table
     cache = _cache_of(engine)
     cache.forget(table)
+    if ambient_connection(engine) is None:
+        forget_prepared(engine)
     return cache.get(engine, table.name, table.schema)
 
 
@@ -140,6 +150,16 @@ def unknown_columns(table: Table, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in table.columns]
 
 
+def is_view(engine: Engine, table: Table) -> bool:
+    """Tell whether a table that the database has described is a view, which has no indexes."""
+    from sqlalchemy import inspect
+
+    if KIND in table.info:
+        return bool(table.info[KIND] == "v")
+    with catalog_connection(engine) as connection:
+        return table.name in inspect(connection).get_view_names(table.schema)
+
+
 def _cache_of(engine: Engine) -> _Reflections:
     with _caches_lock:
         return _caches.setdefault(engine, _Reflections())
@@ -150,45 +170,77 @@ def _shape(table: Table) -> list[tuple[str, str]]:
 
 
 def _reflected(engine: Engine, name: str, schema: str | None) -> Table:
-    from sqlalchemy import MetaData, Table
     from sqlalchemy.exc import NoSuchTableError
 
+    with catalog_connection(engine) as connection:
+        try:
+            return _described(connection, name, schema)
+        except NoSuchTableError:
+            full = f"{schema}.{name}" if schema else name
+            raise ConfigurationError(
+                f"There is no table {full!r} in the database{_what_is_there(connection, name, schema)}",
+                table=full,
+                code=Code.TABLE_MISSING,
+            ) from None
+
+
+@contextmanager
+def catalog_connection(engine: Engine) -> Iterator[Connection]:
+    """Lend a connection for questions about tables: that of a shared transaction, else one without any."""
     # Inside a shared transaction a second connection might not be there to be had.
-    described_by = ambient_connection(engine) or engine
-    try:
-        table = Table(
-            name,
-            MetaData(info={_REFLECTED: True}),
-            schema=schema,
-            autoload_with=described_by,
-            resolve_fks=False,
-            listeners=[("column_reflect", _unescape_name)],
-        )
-    except NoSuchTableError:
-        full = f"{schema}.{name}" if schema else name
-        raise ConfigurationError(
-            f"There is no table {full!r} in the database{_what_is_there(described_by, name, schema)}",
-            table=full,
-            code=Code.TABLE_MISSING,
-        ) from None
-    if getattr(engine.dialect, "is_mariadb", False):
-        _recognise_json(table, described_by)
+    shared = ambient_connection(engine)
+    if shared is not None:
+        yield shared
+        return
+    with engine.connect() as connection:
+        leave_transactions(connection)
+        yield connection
+
+
+_WITH_GENERATED_COLUMNS = (12,)
+
+
+def _described(connection: Connection, name: str, schema: str | None) -> Table:
+    from sqlalchemy import MetaData
+
+    metadata, table = MetaData(info={_REFLECTED: True}), None
+    dialect = connection.dialect
+    if dialect.driver == "psycopg" and (dialect.server_version_info or ()) >= _WITH_GENERATED_COLUMNS:
+        from azure_functions_db.sql.catalog import described
+
+        table = described(connection, name, schema, metadata)
+    return _described_by_sqlalchemy(connection, name, schema, metadata) if table is None else table
+
+
+def _described_by_sqlalchemy(connection: Connection, name: str, schema: str | None, metadata: MetaData) -> Table:
+    from sqlalchemy import Table
+
+    table = Table(
+        name,
+        metadata,
+        schema=schema,
+        autoload_with=connection,
+        resolve_fks=False,
+        listeners=[("column_reflect", _unescape_name)],
+    )
+    if getattr(connection.dialect, "is_mariadb", False):
+        _recognise_json(table, connection)
     return table
 
 
-def _what_is_there(described_by: Connection | Engine, name: str, schema: str | None) -> str:
+def _what_is_there(connection: Connection, name: str, schema: str | None) -> str:
     """Return what was probably meant in place of a table that is not there, for the end of a message."""
     from sqlalchemy import inspect
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        inspector = inspect(described_by)
+        inspector = inspect(connection)
         if schema is not None and schema not in (schemas := inspector.get_schema_names()):
             return f": it has no schema {schema!r}{did_you_mean(schema, schemas)}"
         there = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
     except SQLAlchemyError:  # a mistyped name is what matters
         return ""
-    if not there and inspector.dialect.name == "sqlite" and (file := described_by.engine.url.database):
+    if not there and inspector.dialect.name == "sqlite" and (file := connection.engine.url.database):
         return f": {Path(file).absolute()} is empty, and a relative path begins in the working directory"
     return did_you_mean(name, there) if there else ", which has no table that this login may see"
 
@@ -199,9 +251,9 @@ def _unescape_name(inspector: Inspector, _table: Table, column: dict[str, Any]) 
         column["name"] = column["name"].replace("``", "`")
 
 
-def _recognise_json(table: Table, described_by: Connection | Engine) -> None:
+def _recognise_json(table: Table, connection: Connection) -> None:
     """MariaDB keeps JSON as a text with a check, and describes it as such."""
-    from sqlalchemy import JSON, Engine, String, text
+    from sqlalchemy import JSON, String, text
 
     texts = [column for column in table.columns if getattr(column.type, "collation", None) == "utf8mb4_bin"]
     if not any(isinstance(column.type, String) for column in texts):
@@ -210,8 +262,7 @@ def _recognise_json(table: Table, described_by: Connection | Engine) -> None:
         "SELECT check_clause FROM information_schema.check_constraints "
         "WHERE constraint_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
     )
-    with described_by.connect() if isinstance(described_by, Engine) else nullcontext(described_by) as connection:
-        clauses = set(connection.execute(checks, {"schema": table.schema, "name": table.name}).scalars())
+    clauses = set(connection.execute(checks, {"schema": table.schema, "name": table.name}).scalars())
     for column in texts:
         if f"json_valid(`{column.name}`)" in clauses:
             column.type = JSON()

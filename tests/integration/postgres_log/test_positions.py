@@ -370,3 +370,69 @@ def test_another_driver_is_refused(scene: Scene) -> None:
 
     with pytest.raises(SourceConfigurationError, match="psycopg 3"):
         PostgresLogicalSource(url="postgresql+psycopg2://u@h/d", tables="t", slot="s").validate()
+
+
+LEAVES = {
+    "the table": ("ALTER PUBLICATION %t DROP TABLE %t", "ALTER PUBLICATION %t ADD TABLE %t"),
+    "an operation": (
+        "ALTER PUBLICATION %t SET (publish = 'delete')",
+        "ALTER PUBLICATION %t SET (publish = 'insert, update, delete')",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEAVES)
+def test_a_publication_that_left_changes_out_for_a_while_is_a_lost_position(scene: Scene, what: str) -> None:
+    source = scene.streaming()
+    scene.run("INSERT INTO %t VALUES (1, 'a')")
+    assert len(scene.delivered(source)) == 1
+    leaves, comes_back = LEAVES[what]
+    scene.each(leaves, "INSERT INTO %t VALUES (2, 'unpublished')", comes_back, "INSERT INTO %t VALUES (3, 'c')")
+    with pytest.raises(PositionLostError, match=r"publication .* was altered"):
+        scene.delivered(source)
+    assert [event.pk["id"] for event in scene.delivered(scene.source(on_position_lost="snapshot"))] == [1, 2, 3]
+
+
+REMAKE = "CREATE TABLE %t (id int PRIMARY KEY, v text)"
+ELSEWHERE = {
+    "dropped from the publication": ["ALTER PUBLICATION %t DROP TABLE %t"],
+    "made anew": ["DROP TABLE %t", REMAKE],
+    "replaced": ["ALTER TABLE %t RENAME TO %t_old", REMAKE],
+}
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+def test_a_table_that_is_not_published_any_more_is_told_and_not_read_as_silence(scene: Scene, how: str) -> None:
+    source = scene.streaming()
+    scene.run("INSERT INTO %t VALUES (1, 'a')")
+    assert len(scene.delivered(source)) == 1
+    scene.each(*ELSEWHERE[how])
+    for _ in range(2):
+        with pytest.raises(SourceConfigurationError, match="does not publish"):
+            scene.delivered(source)
+
+
+def test_partitions_that_are_published_under_their_own_names_are_told(scene: Scene) -> None:
+    scene.each(
+        "DROP TABLE %t",
+        "CREATE TABLE %t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE %t_1 PARTITION OF %t FOR VALUES FROM (0) TO (10)",
+        "CREATE PUBLICATION %t FOR TABLE %t",
+    )
+    source = scene.source()
+    with pytest.raises(SourceConfigurationError, match="does not publish"):
+        scene.delivered(source)
+    [cure] = [finding.remedy for finding in source.examine() if finding.grade == "error"]
+    scene.run(str(cure))
+    assert scene.delivered(source) == []
+    scene.run("INSERT INTO %t VALUES (2, 'b')")
+    assert [event.pk["id"] for event in scene.delivered(source)] == [2]
+
+
+def test_a_renamed_label_of_an_enum_comes_as_it_was_then(scene: Scene) -> None:
+    kind = f"mood_{scene.table}"
+    scene.each(f"CREATE TYPE {kind} AS ENUM ('glad', 'sad')", f"ALTER TABLE %t ADD mood {kind}")
+    source = scene.streaming()
+    scene.each("INSERT INTO %t VALUES (1, 'x', 'glad')", f"ALTER TYPE {kind} RENAME VALUE 'glad' TO 'happy'")
+    scene.run("INSERT INTO %t VALUES (2, 'y', 'happy')")
+    assert [row["mood"] for _, row in scene.told(source)] == ["glad", "happy"]

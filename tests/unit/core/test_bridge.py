@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 
 import pytest
 
-from azure_functions_db.core.bridge import PinnedThread, awaited_on, finished, in_thread
+from azure_functions_db.core.bridge import PinnedThread, awaited_on, finished, in_thread, threads_of
+from azure_functions_db.core.config import DbConfig
 
 invocation: ContextVar[str] = ContextVar("invocation", default="none")
 
@@ -153,3 +155,60 @@ async def test_an_error_of_the_awaited_coroutine_reaches_the_thread() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await in_thread(awaited_on, loop, handler)
+
+
+async def test_calls_of_a_database_share_as_many_threads_as_its_pool_has_connections() -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///bounded.db", pool_size=3))
+    both = threading.Barrier(3)  # nobody gets through unless three work at the same time
+
+    def call(number: int) -> tuple[int, str]:
+        both.wait(30)
+        return number, threading.current_thread().name
+
+    answers = await asyncio.gather(*(threads.run(call, number) for number in range(30)))
+    assert [number for number, _ in answers] == list(range(30))
+    assert len({name for _, name in answers}) == 3
+
+
+async def test_a_database_that_hangs_holds_up_no_other() -> None:
+    hanging = threads_of(DbConfig(connection_url="sqlite:///hanging.db", pool_size=1))
+    other = threads_of(DbConfig(connection_url="sqlite:///other.db", pool_size=1))
+    go = threading.Event()
+    waiting = [asyncio.ensure_future(hanging.run(go.wait, 30)) for _ in range(10)]
+    assert await other.run(lambda: "answered") == "answered"
+    go.set()
+    assert all(await asyncio.gather(*waiting))
+
+
+async def test_a_call_runs_in_the_context_of_its_task_and_its_error_reaches_it() -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///context.db"))
+    invocation.set("of this task")
+    assert await threads.run(invocation.get) == "of this task"
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 // 0)
+
+
+async def test_a_call_that_was_cancelled_before_it_began_is_not_made() -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///cancelled.db", pool_size=1))
+    go, made = threading.Event(), list[str]()
+    first = asyncio.ensure_future(threads.run(go.wait, 30))
+    second = asyncio.ensure_future(threads.run(made.append, "second"))
+    await asyncio.sleep(0)  # both are handed over
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go.set()
+    await first
+    await threads.run(made.append, "third")
+    assert made == ["third"]
+
+
+def test_calls_of_one_database_answer_each_loop_that_made_them() -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///loops.db", pool_size=2))
+
+    async def asked() -> list[int]:
+        return await asyncio.gather(*(threads.run(int, str(number)) for number in range(50)))
+
+    with ThreadPoolExecutor(4) as hosts:
+        answers = list(hosts.map(lambda _: asyncio.run(asked()), range(4)))
+    assert answers == [list(range(50))] * 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import text
+from sqlalchemy import Column, UniqueConstraint, text
 
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.types import Finding
@@ -15,12 +15,14 @@ from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import MOST_ROWS, Position
+from azure_functions_db.sources.keyset.shape import is_partial
+from azure_functions_db.sql.reflection import is_view, table_now, table_of
 from azure_functions_db.sql.transactions import database_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Dialect, Engine, Inspector, Row
+    from sqlalchemy import Connection, Dialect, Engine, Inspector, Row, Table
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.sources.keyset.horizon import Grade
@@ -287,35 +289,36 @@ def _said(dialect: str, row: Row[Any]) -> str:
 
 def missing_index(engine: Engine, plan: Plan) -> str | None:
     """Return the DDL of the index that the source's pages want, None if they are served."""
-    from sqlalchemy import inspect
-
-    table = plan.definition.table
-    if table is None or engine.dialect.name not in _WITH_RANGES:
+    definition = plan.definition
+    if definition.table is None or engine.dialect.name not in _WITH_RANGES:
         return None
-    inspector = inspect(engine)
-    if _is_served(inspector, plan) or table in inspector.get_view_names(plan.definition.schema):
+    table = table_of(engine, definition.table, definition.schema)
+    # An index may be younger than what is remembered of the table.
+    if _is_served(table, plan) or is_view(engine, table) or _is_served(table_now(engine, table), plan):
         return None
     return _ddl(engine, plan)
 
 
-def _is_served(inspector: Inspector, plan: Plan) -> bool:
-    definition = plan.definition
-    order = list(definition.order_columns)
-    key = inspector.get_pk_constraint(definition.table or "", definition.schema)["constrained_columns"]
+def _is_served(table: Table, plan: Plan) -> bool:
+    order, key = list(plan.definition.order_columns), _names(table.primary_key.columns)
     if key and _covers(key, order, unique=True):
         return True
     appended = key if plan.dialect.name in _WITH_KEY_APPENDED else []
-    indexes = inspector.get_indexes(definition.table or "", definition.schema)
-    return any(_serves(index, order, appended, filtered=definition.where is not None) for index in indexes)
+    # A partial index serves those who want a part.
+    whole = [index for index in table.indexes if plan.definition.where is not None or not is_partial(index)]
+    rules = [rule for rule in table.constraints if isinstance(rule, UniqueConstraint)]
+    columns = [(_names(index.expressions), bool(index.unique)) for index in whole]
+    columns += [(_names(rule.columns), True) for rule in rules]
+    return any(
+        _covers(names, order, unique=unique) or _covers([*names, *appended], order, unique=unique)
+        for names, unique in columns
+    )
 
 
-def _serves(index: Any, order: Sequence[str], appended: Sequence[str], *, filtered: bool) -> bool:
-    options = index.get("dialect_options", {})
-    if not filtered and any(name.endswith("_where") and value is not None for name, value in options.items()):
-        return False  # a partial index
-    columns = list(index["column_names"])
-    unique = bool(index.get("unique"))
-    return _covers(columns, order, unique=unique) or _covers([*columns, *appended], order, unique=unique)
+def _names(elements: Iterable[Any]) -> list[str | None]:
+    """Return the columns of a key or an index, None for a part that is computed."""
+    columns = [getattr(element, "element", element) for element in elements]  # one that descends is wrapped
+    return [column.name if isinstance(column, Column) else None for column in columns]
 
 
 def _covers(columns: Sequence[str | None], order: Sequence[str], *, unique: bool) -> bool:
@@ -326,7 +329,7 @@ def _covers(columns: Sequence[str | None], order: Sequence[str], *, unique: bool
 
 
 def _ddl(engine: Engine, plan: Plan) -> str:
-    from sqlalchemy import Column, Index, MetaData, Table
+    from sqlalchemy import Index, MetaData, Table
     from sqlalchemy.schema import CreateIndex
 
     definition = plan.definition

@@ -23,10 +23,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import text
+
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.bounds import Transaction
 from azure_functions_db.sources.keyset.expressions import explained
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sql.reflection import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
@@ -183,6 +186,14 @@ SELECT (SELECT coalesce(json_agg(json_build_array(name, relkind)), '[]') FROM sc
 """
 
 
+# All that such a table shows is in it: no child, no policy that looks elsewhere, no cursor that is computed on reading.
+_OF_PLAIN_TABLE = f"""{_CATALOG},
+       (SELECT relkind = 'r' AND NOT relhassubclass AND NOT relrowsecurity FROM pg_class WHERE oid = to_regclass(:own))
+           AND NOT EXISTS (SELECT FROM numbered JOIN pg_attribute USING (attrelid, attnum) WHERE attgenerated = 'v')
+           AS is_plain
+"""  # noqa: S608 - all of it is written here
+
+
 @dataclass(frozen=True)
 class Lineage:
     """The tables that rows of a source come from, and why it cannot be sure of them, if it cannot."""
@@ -192,9 +203,16 @@ class Lineage:
 
 
 def lineage(connection: Connection, plan: Plan) -> Lineage:
-    """Ask the planner and the catalog what is behind a source."""
-    from sqlalchemy import text
-
+    """Ask the planner and the catalog what is behind a source; of a plain table the catalog knows it all."""
+    own = plan.shape.table
+    named = {
+        "own": _quoted(None if own is None else [own.schema, own.name]),
+        "cursor": plan.definition.cursor_column,
+    }
+    if own is not None and own.info.get(KIND) == "r" and plan.definition.where is None:
+        catalog = connection.execute(text(_OF_PLAIN_TABLE), {**named, "scanned": "[]"}).one()
+        if catalog.is_plain:
+            return Lineage(tuple(catalog.tables), _doubt([], {}, catalog, is_table=True))
     [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
     top = (json.loads(output) if isinstance(output, str) else output)[0]["Plan"]
     nodes, origins = list(_nodes(top)), _origins(top)
@@ -203,10 +221,7 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
         for node in nodes
         if "Relation Name" in node
     ]
-    own = plan.shape.table
-    named = None if own is None else [own.schema, own.name]
-    parameters = {"scanned": json.dumps(scanned), "own": _quoted(named), "cursor": plan.definition.cursor_column}
-    catalog = connection.execute(text(_CATALOG), parameters).one()
+    catalog = connection.execute(text(_CATALOG), {**named, "scanned": json.dumps(scanned)}).one()
     return Lineage(tuple(catalog.tables), _doubt(nodes, origins, catalog, is_table=own is not None))
 
 

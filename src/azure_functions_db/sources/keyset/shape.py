@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import Code, SourceConfigurationError, did_you_mean
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.rows import header_of
-from azure_functions_db.sql.reflection import refreshed, table_of
+from azure_functions_db.sql.reflection import catalog_connection, refreshed, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,12 +127,13 @@ def _unique_columns(table: Table) -> list[list[str]]:
     from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
     rules = [one for one in table.constraints if isinstance(one, PrimaryKeyConstraint | UniqueConstraint)]
-    indexes = [index for index in table.indexes if index.unique and not _is_partial(index)]
+    indexes = [index for index in table.indexes if index.unique and not is_partial(index)]
     indexes = [index for index in indexes if len(index.expressions) == len(index.columns)]
     return [[column.name for column in rule.columns] for rule in [*rules, *indexes]]
 
 
-def _is_partial(index: Index) -> bool:
+def is_partial(index: Index) -> bool:
+    """Tell whether an index knows a part of the rows only."""
     return any(options.get("where") is not None for options in index.dialect_options.values())
 
 
@@ -153,7 +154,7 @@ def _hidden(engine: Engine, table: Table) -> frozenset[str]:
     """Return the invisible columns, which only MySQL and MariaDB have."""
     if engine.dialect.name not in {"mysql", "mariadb"}:
         return frozenset()
-    with engine.connect() as connection:
+    with catalog_connection(engine) as connection:
         name = engine.dialect.identifier_preparer.format_table(table)
         columns = connection.exec_driver_sql(f"SHOW COLUMNS FROM {name}").all()
     return frozenset(column.Field for column in columns if "INVISIBLE" in column.Extra.upper())

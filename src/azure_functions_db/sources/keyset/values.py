@@ -37,12 +37,13 @@ def require_orderable(name: str, kind: TypeEngine[Any], dialect: Dialect, *, des
     ``described`` says that the database told the type, so that one which is not known is not usable either.
     """
     from sqlalchemy import types
-    from sqlalchemy.dialects import mysql
-
-    from azure_functions_db.sources.keyset.expressions import ENUM, SET
 
     refused: tuple[type[Any], ...] = (types.JSON, types.ARRAY, types.Interval, types.TupleType)
     if dialect.name in _MYSQL:
+        from sqlalchemy.dialects import mysql  # which takes longer to load than others to answer
+
+        from azure_functions_db.sources.keyset.expressions import ENUM, SET
+
         # An ENUM is sorted by its position and compared by its text; a BIT comes as bytes, compared as a number.
         refused += (types.Enum, mysql.SET, mysql.BIT, ENUM, SET)
     untyped = described and type(kind) is types.NullType and dialect.name == "postgresql"
@@ -232,7 +233,7 @@ def _revived(name: str, value: Any, kind: TypeEngine[Any] | None, *, strict: boo
         return _of_type(value, kind)
     except (CursorSerializationError, binascii.Error):
         if strict:
-            raise SourceConfigurationError(f"{value!r} is no value of {name}, a {type_name(kind)}") from None
+            raise SourceConfigurationError(f"{value!r} is no value of {name} ({type_name(kind)})") from None
         return value
 
 

@@ -136,7 +136,8 @@ class PostgresLog:
     def quiet(self, position: LogPosition) -> StreamHealth | None:
         """Return how things stand where nothing has been written since the position, or since it was last looked at."""
         state, lsn = self._server.look(), lsn_of(position["value"])
-        is_same = (position.get("system"), position.get("timeline")) == (state.system, state.timeline)
+        known = (position.get("system"), position.get("timeline"), position.get("publication"))
+        is_same = known == (state.system, state.timeline, state.publication)
         is_settled = state.slot is not None and not state.slot.is_lost and state.slot.confirmed_lsn == lsn
         is_well = state.has_publication and state.retained_bytes <= self._definition.max_retained_bytes
         has_moved = state.flushed_lsn > lsn
@@ -199,6 +200,7 @@ class PostgresLog:
 
     def _held(self) -> ServerState:
         """Hold the slot, then look at it: from now on nobody else moves it."""
+        self._state = None  # an older look says nothing of a slot that is held anew, should this one fail
         if self._feed is None or self._feed.is_ended or not self._is_fresh:
             self._release()
             self.hold()
@@ -241,6 +243,7 @@ class PostgresLog:
         is_at_hand = self._is_fresh and self._feed is not None and not self._feed.is_ended
         state = self._state if is_at_hand and self._state is not None else self._held()
         self._check_slot(state)
+        self._check_published(state)
         self.check(position, state)
         if not state.has_publication:
             raise SourceConfigurationError(
@@ -259,6 +262,15 @@ class PostgresLog:
                 source=self._name,
             )
 
+    def _check_published(self, state: ServerState) -> None:
+        if state.unpublished:
+            raise SourceConfigurationError(
+                f"Publication {self._definition.publication!r} does not publish {', '.join(state.unpublished)} (any "
+                "more, or the table was made anew): what is written meanwhile is lost. doctor has the statement that "
+                "cures it; on_position_lost= says what happens then",
+                source=self._name,
+            )
+
     def check(self, position: LogPosition, state: ServerState) -> None:
         """Raise `PositionLostError` where the server does not have what follows a position."""
         reason = self._reason_of_loss(position, state)
@@ -273,6 +285,8 @@ class PostgresLog:
             return f"slot {name!r} does not exist any more"
         if slot.is_lost:
             return f"slot {name!r} was invalidated ({slot.invalidation or 'its log was removed'})"
+        if state.has_publication and position.get("publication", state.publication) != state.publication:
+            return f"publication {self._definition.publication!r} was altered, and may have left changes out"
         if slot.confirmed_lsn is not None and slot.confirmed_lsn > lsn:
             return f"slot {name!r} stands at {lsn_text(slot.confirmed_lsn)}, ahead of the checkpoint"
         if position.get("timeline", state.timeline) != state.timeline and not self._is_in_history(position, state):
@@ -316,6 +330,7 @@ class PostgresLog:
             **place.written(),
             "timeline": state.timeline,
             "system": state.system,
+            "publication": state.publication,
             "at": datetime_text(state.now),
         }
 

@@ -137,6 +137,8 @@ def processors_of(engine: Engine, schema: str, table: str, shape: Shape) -> dict
 
     Of a column that the table no longer has in this form nothing is known but its type.
     """
+    from sqlalchemy import Enum
+
     try:
         current = refreshed(engine, table_of(engine, table, schema))
     except ConfigurationError:
@@ -144,7 +146,9 @@ def processors_of(engine: Engine, schema: str, table: str, shape: Shape) -> dict
     present = _present_types(engine, schema, table)
     found: dict[str, Processor] = {}
     for name, oid in zip(*shape, strict=True):
-        if name in current.columns and present.get(name) == oid:
+        # A label of an enum is a text, and may be one that has been renamed since.
+        is_as_then = name in current.columns and present.get(name) == oid
+        if is_as_then and not isinstance(current.columns[name].type, Enum):
             kind = current.columns[name].type.dialect_impl(engine.dialect)
             if (process := kind.result_processor(engine.dialect, oid)) is not None:
                 found[name] = process

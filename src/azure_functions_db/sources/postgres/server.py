@@ -171,9 +171,26 @@ SELECT to_jsonb(s) AS slot, pg_is_in_recovery() AS is_standby, extract(epoch FRO
        CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn()::text END AS flushed,
        CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_flush_lsn()) END AS file,
        (SELECT system_identifier::text FROM pg_control_system()) AS system,
-       EXISTS (SELECT FROM pg_publication WHERE pubname = :publication) AS has_publication
-FROM (SELECT) one LEFT JOIN pg_replication_slots s ON s.slot_name = :slot
+       p.oid IS NOT NULL AS has_publication,
+       concat_ws(' ', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot) AS publishes, {members}
+FROM (SELECT) one
+LEFT JOIN pg_replication_slots s ON s.slot_name = :slot LEFT JOIN pg_publication p ON p.pubname = :publication
 """
+# By what each table belongs to the publication. A table that left it for a while has another number; of one that
+# belongs to it by its schema or a partitioned table, nothing but that is known.
+_MEMBERS = """(
+    SELECT jsonb_object_agg(n.nspname || '.' || c.relname, CASE
+        WHEN c.relkind = 'p' AND NOT p.pubviaroot THEN NULL
+        WHEN p.puballtables AND NOT c.relispartition THEN 'all'
+        ELSE coalesce(
+            (SELECT r.oid::text FROM pg_publication_rel r
+             WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND NOT c.relispartition),
+            (SELECT 'listed' FROM pg_publication_tables t
+             WHERE (t.pubname, t.schemaname, t.tablename) = (p.pubname, n.nspname, c.relname)))
+        END)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.oid IS NOT NULL AND (n.nspname, c.relname) IN :tables
+) AS members"""
 _TABLES = """
 SELECT n.nspname AS schema, c.relname AS name, c.oid::bigint AS oid, c.relkind::text AS kind,
        c.relreplident::text AS identity,
@@ -249,6 +266,10 @@ class ServerState:
     wal_level: str
     database: str
     has_publication: bool
+    publication: str
+    """What the publication has published since it last changed in a way that could leave changes out."""
+    unpublished: tuple[str, ...]
+    """The tables that it leaves out."""
 
     @property
     def retained_bytes(self) -> int:
@@ -307,16 +328,18 @@ class Server:
 
     def look(self) -> ServerState:
         """Return how things stand, in one round trip."""
-        from sqlalchemy import text
+        from sqlalchemy import bindparam, text
 
+        query = text(_LOOK.format(members=_MEMBERS)).bindparams(bindparam("tables", expanding=True))
         names = {"slot": self._definition.slot, "publication": self._definition.publication}
         with self.connected() as connection:
-            row = connection.execute(text(_LOOK), names).mappings().one()
+            row = connection.execute(query, {**names, "tables": self._table_values}).mappings().one()
         if row["is_standby"]:
             raise SourceConfigurationError(
                 f"Source {self._name!r} is a standby, where no slot can be advanced: give the primary's address",
                 source=self._name,
             )
+        members = row["members"] or {}
         return ServerState(
             slot=None if row["slot"] is None else Slot.of(row["slot"]),
             flushed_lsn=lsn_of(row["flushed"]),
@@ -327,7 +350,13 @@ class Server:
             wal_level=row["wal_level"],
             database=row["database"],
             has_publication=row["has_publication"],
+            publication=_digest(row["publishes"], members),
+            unpublished=tuple(sorted(name for name, number in members.items() if number is None)),
         )
+
+    @property
+    def _table_values(self) -> list[tuple[str, ...]]:
+        return [tuple(name) for name in self._definition.tables]
 
     def tables(self) -> list[Table]:
         """Return the source's tables in their order; one that is not there is refused."""
@@ -336,7 +365,7 @@ class Server:
         keys = {"primary": _KEY.format(which="indisprimary"), "identity": _KEY.format(which="indisreplident")}
         query = text(_TABLES.format(**keys)).bindparams(bindparam("tables", expanding=True))
         names = self._definition.tables
-        values = {"publication": self._definition.publication, "tables": [tuple(name) for name in names]}
+        values = {"publication": self._definition.publication, "tables": self._table_values}
         with self.connected() as connection:
             rows = connection.execute(query, values).mappings().all()
         found = {table.name: table for table in map(_table, rows)}
@@ -441,6 +470,8 @@ class Server:
         published = ", ".join(self._published(table.name) for table in tables)
         # A partitioned table is one table to its users, so it is to its changes.
         options = "publish_via_partition_root = true"
+        if state.version >= 180000:  # else what is computed is not in the log
+            options += ", publish_generated_columns = stored"
         return f"CREATE PUBLICATION {self.quoted(definition.publication)} FOR TABLE {published} WITH ({options})"
 
     def _published(self, name: TableName) -> str:
@@ -518,3 +549,7 @@ def _table(row: RowMapping) -> Table:
         published=row["published"],
         may_read=bool(row["may_read"] and row["may_enter"]),
     )
+
+
+def _digest(*facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,293 @@
+"""Takes the library's guards away, one at a time: the simulator has to find out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.sources.outbox.source import Removal
+from azure_functions_db.sources.postgres.changes import ChangeStream, SeenTransactions
+from azure_functions_db.sources.postgres.log import PostgresLog
+from azure_functions_db.sources.stream import StreamReader
+from azure_functions_db.state import document, store
+from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.store import DocumentStateStore, StoredDocument
+from azure_functions_db.trigger import handler
+from azure_functions_db.trigger.batch import Checkpoint, Search
+from azure_functions_db.trigger.isolation import IsolatingTick
+from azure_functions_db.trigger.lease import Expiry, Heartbeat, Lease, TickCancelled
+from azure_functions_db.trigger.tick import Tick
+from tests.simulation.storage import Service
+
+# The lease.
+
+
+def fencing() -> None:
+    """A holder's writes are no longer held against the owner and token in the document."""
+    checked = document.released
+    patch(document, "_held_lease", lambda held, *_: held.lease)
+    patch(store, "released", lambda held, _lease_id, now: checked(held, document.lease_id_of(held.lease), now))
+
+
+def conditional_writes() -> None:
+    """The storage is told no condition: whoever writes last wins."""
+    patch(Service, "replace", lambda self, name, content, _version: self.overwrite(name, content))
+    patch(Service, "create", Service.overwrite)
+
+
+def takers_margin() -> None:
+    """A lease is taken at its expiry, however the clocks differ."""
+    patch(document, "margin_of", lambda lease: dt.timedelta(0))
+
+
+def holders_margin() -> None:
+    """A holder goes on until the very expiry by its own clock."""
+    made = Expiry.__init__
+
+    def without_margin(self: Any, ttl_seconds: float, *rest: Any) -> None:
+        made(self, ttl_seconds, *rest)
+        self._length = ttl_seconds
+
+    patch(Expiry, "__init__", without_margin)
+
+
+def own_clock() -> None:
+    """A holder that cannot renew goes on until somebody tells it that the lease is lost."""
+    patch(Expiry, "is_set", lambda self: self._lost.is_set())
+
+
+def heartbeat() -> None:
+    """A lease is not renewed while the handler runs."""
+    patch(Heartbeat, "start", lambda _: None)
+
+
+def check() -> None:
+    """A tick that has lost its lease goes on to the next step."""
+
+    def only_cancelled(self: Any) -> None:
+        if self._cancelled:
+            raise TickCancelled
+
+    patch(Lease, "check", only_cancelled)
+
+
+def release_of_own() -> None:
+    """Whoever gives a lease back gives back the one that is there."""
+    checked = document.released
+    patch(store, "released", lambda held, _lease_id, now: checked(held, document.lease_id_of(held.lease), now))
+
+
+def take_of_the_looked_at() -> None:
+    """The lease is taken from whatever is stored by then, not from what was looked at."""
+    take = DocumentStateStore.take
+
+    def take_anything(self: Any, state: Any, ttl_seconds: float) -> Any:
+        return take(self, self.look(state.poller_name), ttl_seconds)
+
+    patch(DocumentStateStore, "take", take_anything)
+
+
+def ghosts() -> None:
+    """A store takes every lease of its own for one that it has lost sight of, also that of a tick beside this one."""
+
+    def is_own(self: Any, _stored: Any, held: Any) -> bool:
+        return held.lease is not None and held.lease.owner_id == self._owner_id
+
+    patch(DocumentStateStore, "_is_ghost", is_own)
+
+
+def fingerprints() -> None:
+    """A checkpoint is used by whatever source comes."""
+    patch(store, "identified", lambda held, _fingerprint: held)
+
+
+def noted_beside_the_looked_at() -> None:
+    """What is noted beside a checkpoint is written over whatever is stored by then."""
+
+    def load(self: Any) -> Any:
+        if self._state is not None and self._held is None:
+            return self._state.checkpoint
+        return self._store.load_checkpoint(self._poller)
+
+    patch(Lease, "load", load)
+
+
+def lost_answers() -> None:
+    """A write without an answer is taken for done."""
+    stored_after = StoredDocument._stored_after
+
+    def believed(self: Any, content: bytes, version: Any) -> Any:
+        try:
+            return stored_after(self, content, version)
+        except StateStoreError:
+            return Stored(content, version)
+
+    patch(StoredDocument, "_stored_after", believed)
+
+
+# The tick.
+
+
+def ambiguous_commits() -> None:
+    """A commit that failed is taken for done, without a look."""
+    patch(Tick, "_raise_unless_committed", lambda *_: None)
+
+
+def acknowledge_last() -> None:
+    """A source is told of a commit before it is made."""
+    write = Tick._write
+
+    def told_first(self: Any, batch: Any) -> None:
+        self._acknowledge(batch.after, batch.id)
+        write(self, batch)
+
+    patch(Tick, "_write", told_first)
+
+
+def start() -> None:
+    """Where a snapshot begins is committed with its first rows, not before they are handled."""
+    patch(Tick, "_fix_start", lambda *_: None)
+
+
+def start_once_joined() -> None:
+    """Where a snapshot begins is fixed only by the tick that has begun it, not by the one that can read it."""
+    read = StreamReader._read
+
+    def read_unfixed(self: Any, place: Any, limit: int, *, begins: bool) -> Any:
+        result = read(self, place, limit, begins=begins)
+        return result if begins else replace(result, start=None)
+
+    patch(StreamReader, "_read", read_unfixed)
+
+
+def losses_of_the_holder() -> None:
+    """A tick that has lost its lease takes what others have read meanwhile for lost."""
+    read = Tick._read
+
+    def told(self: Any, *where: Any) -> Any:
+        checked, self.lease.check = self.lease.check, lambda: None
+        try:
+            return read(self, *where)
+        finally:
+            self.lease.check = checked
+
+    patch(Tick, "_read", told)
+
+
+def parts() -> None:
+    """A handler that got through a part of its batch is taken to have got through all of it."""
+    patch(handler, "handled_count", lambda _outcome, given: given)
+
+
+# Poison.
+
+
+def quarantine_first() -> None:
+    """The checkpoint passes a poison row before the row is in the sink."""
+    commit = Tick._commit
+
+    def commit_then_put_aside(self: Any, batch: Any) -> None:
+        commit(self, batch)
+        culprits = vars(self).pop("_later", {})
+        if culprits:
+            self._sink.put(batch.rows_aside(self._settings.name, culprits, self._settings.now()))
+
+    patch(IsolatingTick, "_put_aside", lambda self, _batch, culprits: setattr(self, "_later", culprits))
+    patch(Tick, "_commit", commit_then_put_aside)
+
+
+def attempts() -> None:
+    """How often a batch has failed is forgotten between ticks."""
+    patch(Checkpoint, "failed_attempts", property(lambda _: 0))
+
+
+def witnesses() -> None:
+    """A row that fails alone is put aside, though nothing else can be handled either."""
+    patch(Search, "convicts", property(lambda self: self.parts[0] == 1))
+
+
+# Sources.
+
+
+def removal_of_delivered() -> None:
+    """Rows of an outbox are removed past the checkpoint."""
+    patch(Removal, "_place", lambda *_: (float("inf"), 0))
+
+
+def lost_positions() -> None:
+    """A slot is read from where it stands, whether the checkpoint is there or not."""
+    patch(PostgresLog, "check", lambda *_: None)
+
+
+def seen_once_held() -> None:
+    """A slot that is held anew is judged by an older look at it where looking fails."""
+    held = PostgresLog._held
+
+    def held_with_older_look(self: Any) -> Any:
+        older = self._state
+        try:
+            return held(self)
+        except Exception:
+            self._state = older
+            raise
+
+    patch(PostgresLog, "_held", held_with_older_look)
+
+
+def timelines() -> None:
+    """A promoted server is taken to have all that the old one had."""
+    patch(PostgresLog, "_is_in_history", lambda *_: True)
+
+
+def invisible_commits() -> None:
+    """A snapshot is read though a transaction in the log cannot be seen yet."""
+    had_ended = SeenTransactions.had_ended
+
+    def ended(self: Any, xid: int) -> bool:
+        return had_ended(self, xid) or xid in self.running
+
+    patch(SeenTransactions, "had_ended", ended)
+
+
+def resumption() -> None:
+    """A transaction that was left in the middle is told from its beginning."""
+    begun = ChangeStream._begun
+
+    def from_the_beginning(self: Any, transaction: Any) -> None:
+        begun(self, transaction)
+        transaction.skipped = transaction.parts_done = 0
+
+    patch(ChangeStream, "_begun", from_the_beginning)
+
+
+def patch(owner: object, name: str, replacement: object) -> None:
+    """Replace what must be there: a guard that has moved may not go unnoticed."""
+    assert hasattr(owner, name), f"{owner} has no {name}: the guard has to be taken away in another manner"
+    mock.patch.object(owner, name, replacement).start()
+
+
+@contextmanager
+def taken_away(guard: str) -> Iterator[None]:
+    """Do without a guard for a while."""
+    try:
+        GUARDS[guard]()
+        yield
+    finally:
+        mock.patch.stopall()
+
+
+GUARDS: dict[str, Callable[[], None]] = {
+    guard.__name__: guard
+    for guard in (
+        *(fencing, conditional_writes, takers_margin, holders_margin, own_clock, heartbeat, check, release_of_own),
+        *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
+        *(ambiguous_commits, acknowledge_last, start, start_once_joined, losses_of_the_holder, parts),
+        *(quarantine_first, attempts, witnesses),
+        *(removal_of_delivered, lost_positions, seen_once_held, timelines, invisible_commits, resumption),
+    )
+}

@@ -1,0 +1,197 @@
+"""The processes that poll: each ticks by its timer, is stopped, dies and comes back as another one."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.clocks import lease_margin
+from azure_functions_db.core.errors import RowsFailed
+from azure_functions_db.core.types import HandledFirst
+from azure_functions_db.state.store import DocumentStateStore
+from azure_functions_db.trigger.handler import Handler
+from azure_functions_db.trigger.isolation import IsolatingTick
+from azure_functions_db.trigger.lease import TickCancelled
+from azure_functions_db.trigger.poll import settings_of
+from azure_functions_db.trigger.retry import RetryPolicy
+from azure_functions_db.trigger.tick import Pace, Tick
+from tests.simulation.storage import Client, SimulatedBackend, SimulatedSink
+from tests.simulation.world import Chance, Crash, Process
+
+if TYPE_CHECKING:
+    from azure_functions_db.trigger.events import RowChange
+    from azure_functions_db.trigger.handler import PollContext
+    from azure_functions_db.trigger.poll import PollSettings
+    from tests.simulation.judge import Call, Judge
+    from tests.simulation.storage import Service
+
+POLLER = "orders"
+FINGERPRINT = "sha256:orders"
+
+
+class Scene:
+    """What all hosts of one history share."""
+
+    def __init__(self, judge: Judge, service: Service) -> None:
+        self.judge = judge
+        self.service = service
+        self.world = judge.world
+        self.plan = judge.plan
+        self.database = judge.database
+        self.is_handler_out = False
+        self._ids = itertools.count(1)
+
+    def new_id(self) -> str:
+        return f"{next(self._ids):032x}"
+
+
+class Host:
+    """A machine on which one process after the other runs the poller."""
+
+    def __init__(self, scene: Scene, number: int) -> None:
+        self.scene = scene
+        self.name = "ABCDEFGH"[number - 1]
+        self.chance = Chance(scene.world, number)
+        self.process: Process | None = None
+        self.client: Client | None = None
+        self._lives = itertools.count(1)
+
+    def start(self) -> None:
+        """Begin another life."""
+        scene, plan = self.scene, self.scene.plan
+        process = Process(scene.world, f"{self.name}{next(self._lives)}", self.chance, self._skew())
+        process.on_death = self._come_back
+        self.process, self.client = process, Client(scene.service, process, plan.ttl / 2)
+        # Whoever comes first is right: the definition is held against what is stored.
+        is_misdeployed = self.chance.strikes("misdeployed") is not None and scene.judge.token > 0
+        scene.world.tell(process.name, "starts with another definition" if is_misdeployed else "starts")
+        poller = Poller(scene, process, self.client, is_misdeployed=is_misdeployed)
+        for _ in range(plan.ticks_at_once):
+            process.spawn(poller.live)
+
+    def _skew(self) -> float:
+        """Return how far the clock is off: two clocks differ by no more than both margins together allow."""
+        margin = lease_margin(self.scene.plan.ttl) * 0.99
+        if not self.scene.plan.is_skewed:
+            return 0.0
+        return self.chance.random.choice((-margin, margin, self.chance.random.uniform(-margin, margin)))
+
+    def _come_back(self) -> None:
+        self.scene.world.later(self.chance.seconds(self.scene.plan.ttl), self.start)
+
+
+class Poller:
+    """The library in one process: the real tick, lease and store over the simulated service."""
+
+    def __init__(self, scene: Scene, process: Process, client: Client, *, is_misdeployed: bool) -> None:
+        self._scene = scene
+        self._process = process
+        self._is_misdeployed = is_misdeployed
+        self._pace = Pace()
+        self._settings = self._settings_over(client)
+        self._kind = Tick if self._settings.quarantine is None else IsolatingTick
+
+    def live(self) -> None:
+        """Tick by a timer that is never quite on time."""
+        process, plan = self._process, self._scene.plan
+        while not (self._is_misdeployed and self._scene.world.is_calm):
+            process.step(plan.ttl * (0.1 + process.chance.seconds(0.6)))
+            if process.chance.strikes("clock step") and plan.is_skewed:
+                process.skew *= process.chance.random.uniform(-1, 1)
+            self._tick()
+        process.die()  # whoever deployed it has seen it fail
+
+    def _tick(self) -> None:
+        scene, process, began_calm = self._scene, self._process, self._scene.world.is_calm
+        tick = self._kind(
+            self._settings, Handler(lambda events, context: self._handle(events, context, tick)), None, self._pace
+        )
+        try:
+            tick.run()
+        except Crash:
+            raise
+        except TickCancelled:
+            scene.world.tell(process.name, "ends its tick as the host wants")
+        except Exception as error:  # noqa: BLE001 - the judge knows which may come
+            scene.judge.failed(process, error, is_misdeployed=self._is_misdeployed, is_undisturbed=began_calm)
+
+    def _settings_over(self, client: Client) -> PollSettings:
+        scene, process, plan = self._scene, self._process, self._scene.plan
+        fingerprint = FINGERPRINT + "-changed" * self._is_misdeployed
+        own = fingerprint if plan.has_plain_store else None  # a trigger tells its source's to stores that take it
+        backend = SimulatedBackend(client)
+        store: Any = DocumentStateStore(backend, app_name="shop", clock=process.wall, source_fingerprint=own)
+        store._owner_id = f"host/{process.name}"
+        options: dict[str, Any] = {
+            "batch_size": plan.batch_size,
+            "max_batches_per_tick": plan.max_batches,
+            "lease_ttl_seconds": plan.ttl,
+            "time_budget_seconds": plan.time_budget,
+            "retry_policy": RetryPolicy(max_attempts=plan.retries, jitter=0.0),
+            "commit": plan.commit,
+            "quarantine": SimulatedSink(client) if plan.has_quarantine else None,
+            "max_attempts": 2,
+            "now": process.wall,
+            "monotonic": process.monotonic,
+            "new_id": scene.new_id,
+            **dict(plan.options),
+        }
+        source = scene.database.source(process, fingerprint)
+        return settings_of(POLLER, source, PlainStore(store) if plan.has_plain_store else store, options)
+
+    # The handler.
+
+    def _handle(self, events: list[RowChange], context: PollContext, tick: Tick) -> HandledFirst | None:
+        scene, judge = self._scene, self._scene.judge
+        if self._is_misdeployed:
+            judge.complain("fingerprint", f"{self._process.name} handles {len(events)} event(s)")
+        call = judge.begun(self._process, events, context)
+        if not self._work(call, context, tick):
+            scene.world.tell(self._process.name, "is told that its lease is lost, and stops")
+            raise RuntimeError("the lease is lost")
+        self._fail_on(call, events)
+        count = len(call.rows)
+        if count > 1 and self._process.chance.strikes("handled partly") and not call.is_trial:
+            count -= 1
+        judge.digested(call, call.rows[:count])
+        return None if count == len(call.rows) else HandledFirst(count)
+
+    def _work(self, call: Call, context: PollContext, tick: Tick) -> bool:
+        """Work in steps; tell whether it came to an end."""
+        process, plan = self._process, self._scene.plan
+        for _ in range(process.chance.random.randint(0, plan.handler_steps)):
+            process.step(process.chance.seconds(plan.handler_seconds))
+            if process.chance.strikes("cancel"):
+                self._scene.world.tell(process.name, "is told by the host to end")
+                tick.lease.cancel()
+            if not context.lease_lost.is_set():
+                self._scene.judge.alive(call)
+            elif plan.is_polite:
+                return False
+        return True
+
+    def _fail_on(self, call: Call, events: list[RowChange]) -> None:
+        scene, rows = self._scene, call.rows
+        is_healed = scene.world.is_calm and not scene.plan.has_quarantine
+        poison = [place for place, row in enumerate(rows) if scene.judge.is_poison(row) and not is_healed]
+        if scene.is_handler_out or (not scene.plan.has_quarantine and self._process.chance.strikes("handler failure")):
+            scene.world.tell(self._process.name, "the handler fails on anything")
+            raise RuntimeError("the target is out of reach")
+        if not poison:
+            return
+        scene.world.tell(self._process.name, "the handler fails on poison")
+        if scene.plan.names_rows:
+            scene.judge.digested(call, [row for place, row in enumerate(rows) if place not in poison])
+            raise RowsFailed({events[place].event_id: "poison" for place in poison})
+        raise ValueError("poison")
+
+
+class PlainStore:
+    """A user's own store: just the five methods."""
+
+    def __init__(self, store: DocumentStateStore) -> None:
+        self.acquire_lease = store.acquire_lease
+        self.renew_lease = store.renew_lease
+        self.release_lease = store.release_lease
+        self.load_checkpoint = store.load_checkpoint
+        self.commit_checkpoint = store.commit_checkpoint

@@ -1,0 +1,104 @@
+"""What a handler is given, what it may return, and what counts as handled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from azure_functions_db import ConfigurationError, HandledFirst, HandlerError, MemoryStateStore, RowsFailed
+from azure_functions_db.trigger.handler import Handler, arguments_reader, count_before_failed, misfit_text, named_rows
+from tests.unit.trigger.poller import Collected, ListSource, poller, run
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_a_handler_got_through_is_committed_and_the_rest_comes_again(count: int) -> None:
+    store, rest = MemoryStateStore(), Collected()
+    assert run(poller(ListSource(3), store), lambda _events: HandledFirst(count)) == count
+    run(poller(ListSource(3), store), rest)
+    assert rest.ids == [0, 1, 2][count:]
+
+
+def test_a_handler_cannot_have_got_through_more_than_it_was_given() -> None:
+    store, again = MemoryStateStore(), Collected()
+    with pytest.raises(HandlerError):
+        run(poller(ListSource(3), store), lambda _events: HandledFirst(4))
+    run(poller(ListSource(3), store), again)
+    assert again.ids == [0, 1, 2]
+
+
+async def numbers() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("handler", [numbers, (lambda: (yield)), "not callable"])
+def test_what_would_not_run_is_refused(handler: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        Handler(handler)
+
+
+@pytest.mark.parametrize("returned", [numbers, lambda: (number for number in [1])])
+def test_a_generator_that_comes_back_is_no_success(returned: Any) -> None:
+    with pytest.raises((ConfigurationError, HandlerError)):
+        run(poller(ListSource(1)), lambda _events: returned())
+
+
+def test_a_future_that_nobody_would_await_is_no_success() -> None:
+    loop = asyncio.new_event_loop()
+    with pytest.raises((ConfigurationError, HandlerError)):
+        run(poller(ListSource(1)), lambda _events: loop.create_future())
+    loop.close()
+
+
+def by_keyword(events: Any, *, context: Any) -> None: ...
+def second(events: Any, circumstances: Any) -> None: ...
+def named(events: Any, context: Any = None) -> None: ...
+def alone(events: Any) -> None: ...
+def with_option(events: Any, dry: bool = False) -> None: ...
+def with_keyword(events: Any, *, dry: bool = False) -> None: ...
+def with_many(*events: Any) -> None: ...
+def with_context_last(events: Any, dry: bool = False, context: Any = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "arguments"),
+    [
+        (by_keyword, (("events",), {"context": "context"})),
+        (second, (("events", "context"), {})),
+        (named, (("events", "context"), {})),
+        (alone, (("events",), {})),
+        (with_option, (("events",), {})),
+        (with_keyword, (("events",), {})),
+        (with_many, (("events",), {})),
+        (with_context_last, (("events",), {})),
+        (dict.update, (("events",), {})),
+    ],
+)
+def test_a_handler_is_given_the_context_where_it_asks_for_it(handler: Any, arguments: Any) -> None:
+    assert arguments_reader(handler)("events", "context") == arguments
+
+
+def test_rows_that_a_handler_names_are_believed_when_they_are_of_the_batch() -> None:
+    got = Collected()
+    run(poller(ListSource(3)), got)
+    events = got.batches[0]
+    ids = [event.event_id for event in events]
+    assert count_before_failed(RowsFailed({ids[1]: "bad"}), events) == 1
+    assert count_before_failed(RowsFailed(dict.fromkeys(ids[1:] + ids[:1], "bad")), events) == 0
+    assert count_before_failed(RowsFailed({ids[2]: "bad", "a stranger": "bad"}), events) == 0
+    assert named_rows(RowsFailed(dict.fromkeys(ids, "bad")), events).keys() == set(ids)
+    assert named_rows(RowsFailed({ids[0]: "bad", "a stranger": "bad"}), events) == {}
+    assert named_rows(ValueError(), events) == {}
+
+
+def test_a_misfit_of_a_users_own_kind_is_told_by_its_words() -> None:
+    class OddError(ValueError):
+        errors = ("a list, not a method",)
+
+    class OdderError(Exception):
+        def errors(self) -> None:
+            raise AssertionError("nobody said that this can be called")
+
+    assert misfit_text(OddError("too long")) == "OddError: too long"
+    assert misfit_text(OdderError("too short")) == "OdderError: too short"
