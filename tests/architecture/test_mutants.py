@@ -37,18 +37,13 @@ def test_nothing():
 def tried(folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
     """Run the tool; return its exit code and what came of each mutant."""
     command = [sys.executable, "-m", "tools.mutants", "--cache", str(folder), "--json", str(folder / "results.json")]
-    environment = os.environ | {"PYTHONPATH": "."}
     done = subprocess.run(
-<<<<<<< HEAD
         [*command, *arguments],
         cwd=CHECKOUT,
         env=os.environ | {"PYTHONPATH": "."},
         check=False,
         capture_output=True,
         text=True,
-=======
-        [*command, *arguments], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False
->>>>>>> main
     )
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())
