@@ -37,12 +37,13 @@ test-all: ## Run the tests on every CPython from 3.11 to 3.14 that is found here
 	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$(basename $$python); \
 	done
 
-check: $(READY) $(DOCS)/.installed ## Check format, lint, types, layers, dependencies and the documentation
+check: $(READY) $(DOCS)/.installed ## Check format, lint, types, layers, dependencies, the model of the lease and the documentation
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/audit.py
+	@$(BIN)/python -m tools.model
 	@$(BIN)/python tools/docs_code.py
 	@$(BIN)/python -m tools.site --check
 	@$(DOCS)/bin/zensical build --strict --clean
