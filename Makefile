@@ -14,7 +14,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos test-all check format bench pictures docs up down env lock clean venv
+.PHONY: help demo test soak chaos fuzz test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,11 @@ soak: $(READY) ## Five minutes of overlapping transactions on each database, eve
 
 chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
 	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}
+
+fuzz: $(READY) ## New inputs for every parser, for SECONDS=300
+	@end=$$(( $$(date +%s) + $${SECONDS:-300} )); while [ $$(date +%s) -lt $$end ]; do \
+	    AZFDB_FUZZ_EXAMPLES=500 $(BIN)/python -m pytest -q tests/fuzz || exit 1; \
+	done
 
 test-all: ## Run the tests on every CPython from 3.11 to 3.14 that is found here
 	@set -e; for python in $$(tools/find-pythons); do \
