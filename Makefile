@@ -2,7 +2,8 @@
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+# One worker more than a small machine has cores: many tests wait for a lease or a server.
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
@@ -21,6 +22,9 @@ help: ## List these commands
 
 demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no service
 	@$(BIN)/azfdb demo
+
+# Tests start hundreds of processes that import the same modules: they keep what they have compiled.
+test soak chaos: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -9,12 +9,13 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
-from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from azure_functions_db import EngineProvider
@@ -66,9 +67,21 @@ def postgres18_url() -> str:
 
 
 @pytest.fixture(scope="session")
-def mariadb_url() -> str:
-    """The URL of a MariaDB user with all privileges."""
-    return service("AZFDB_TEST_MARIADB_URL")
+def mariadb_url(worker_id: str) -> Iterator[str]:
+    """The URL of a MariaDB user with all privileges.
+
+    Each worker has a server of its own: whatever runs anywhere on one holds every poller of it back.
+    """
+    from tests.support.followers import started
+    from tools.services.mariadb import MariaDb
+
+    setting = "AZFDB_TEST_MARIADB_URL"
+    url = service(setting)
+    if worker_id in {"master", "gw0"}:
+        yield url
+        return
+    with started(MariaDb) as server:
+        yield server.settings()[setting]
 
 
 @pytest.fixture(scope="session")
@@ -88,24 +101,30 @@ def temporary_database(server: str, drop: str, options: str = "") -> Iterator[st
     """A new empty database on the server, by its URL; dropped afterwards whoever is still connected."""
     url = make_url(server)
     name = f"test_{secrets.token_hex(8)}"
-    execute(url, f"CREATE DATABASE {name} {options}")
+    with _administrator(server).connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name} {options}")
     try:
         yield url.set(database=name).render_as_string(hide_password=False)
     finally:
-        if url.get_backend_name() == "mysql":
-            _end_sessions(url, name)
-        execute(url, drop.format(name=name))
+        with _administrator(server).connect() as connection:
+            if url.get_backend_name() == "mysql":
+                _end_sessions(connection, name)
+            for statement in drop.format(name=name).split("; "):
+                connection.exec_driver_sql(statement)
 
 
-def _end_sessions(url: URL, database: str) -> None:
+@cache
+def _administrator(server: str) -> Engine:
+    """Whoever makes and drops databases; most tests want one, and logging in takes longer than that."""
+    return create_engine(server, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+
+
+def _end_sessions(connection: Connection, database: str) -> None:
     """End whoever is still connected to a database of MariaDB: a transaction left open holds every poller back."""
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        sessions = text("SELECT id FROM information_schema.processlist WHERE db = :name")
-        for session in connection.execute(sessions, {"name": database}).scalars().all():
-            with suppress(DBAPIError):  # it may have gone by itself
-                connection.exec_driver_sql(f"KILL {session}")
-    engine.dispose()
+    sessions = text("SELECT id FROM information_schema.processlist WHERE db = :name")
+    for session in connection.execute(sessions, {"name": database}).scalars().all():
+        with suppress(DBAPIError):  # it may have gone by itself
+            connection.exec_driver_sql(f"KILL {session}")
 
 
 def execute(url: URL, statement: str) -> None:
@@ -192,10 +211,10 @@ def functions_runtime() -> Path:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let the tests on MariaDB take turns: whatever runs anywhere on its server holds every poller back."""
-    names = [item.nodeid, *getattr(item, "fixturenames", ())]
-    if any(server in name.lower() for name in names for server in ("mariadb", "mysql", "innodb", "replica")):
-        item.add_marker(pytest.mark.xdist_group("mariadb"))
+    """Keep the tests of a module on one worker where they share what takes long to make, such as a server."""
+    used = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    if any(definitions[-1].scope == "module" for definitions in used):
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

@@ -246,11 +246,20 @@ def record_status(folder: Path) -> None:
         assert shop.stdout is not None
         shop.stdout.readline()
         with _running([AZFDB, "run"], folder):
-            time.sleep(4)
+            _wait_for_trouble(folder)
             watch = [str(AZFDB), "status", "--app", ".", "--watch", "--every", "1"]
             recording = Recording(100, 40).run(watch, folder, seconds=12)
     picture = drawn(recording, "azfdb status --watch", "Three pollers: one is fine, one has put rows aside, one fails")
     (ASSETS / "status.svg").write_text(picture)
+
+
+def _wait_for_trouble(folder: Path) -> None:
+    """Wait until there is something to see: the poller that fails has failed."""
+    told = ""
+    while "failing" not in told:
+        told = subprocess.run(
+            [AZFDB, "status", "--json"], cwd=folder, capture_output=True, text=True, check=False
+        ).stdout
 
 
 @contextlib.contextmanager

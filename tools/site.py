@@ -29,6 +29,8 @@ SCHEDULES = {
     "0 */5 * * * *": "every five minutes",
     "0 0 * * * *": "every hour",
 }
+# A schedule, and for how long its ticks linger.
+LINGERING = [("0 * * * * *", 55), ("*/30 * * * * *", 25), ("* * * * * *", None), ("*/10 * * * * *", None)]
 
 
 def version() -> str:
@@ -57,10 +59,40 @@ def cost() -> str:
     rows = []
     for expression, words in SCHEDULES.items():
         ticks = doctor.ticks_per_month(parsed_schedule(expression), now)
-        counts = (ticks, ticks * doctor._IDLE_REQUESTS, ticks * doctor._BATCH_REQUESTS)  # noqa: SLF001 - told to users
+        counts = (ticks, *doctor.requests(ticks))
         rows.append(f"| `{expression}`, {words} | " + " | ".join(f"{count:,}" for count in counts) + " |")
     head = "| schedule | ticks | storage requests, nothing changed | storage requests, a batch at every tick |"
     return "\n".join([head, "|---|---|---|---|", *rows]) + "\n"
+
+
+def capacity() -> str:
+    """Return what the simulation of many partitions has counted."""
+    rows = [json.loads(line) for line in (CHECKOUT / "benchmarks" / "capacity.json").read_text().splitlines()]
+    head = (
+        "| scene | half handled | 95 % | all | storage requests a second, at the peak | skipped ticks | lost races |\n"
+        "|---|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(
+        f"| {row['scene']} | {row['half']} s | {row['most']} s | {row['all']} s | {row['requests']:,}, {row['peak']:,} "
+        f"| {row['skipped']:.1%} | {row['lost_races']:.2%} |\n"
+        for row in rows
+    )
+
+
+def linger() -> str:
+    """Return what it takes to be told within a second, by lingering and by a schedule, in thirty days."""
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    head = "| schedule | `linger_seconds` | executions | storage requests, idle | GB-s, Consumption | GB-s, Flex |"
+    rows = [_linger_row(*each, now=now) for each in LINGERING]
+    return "\n".join([head, "|---|---|---|---|---|---|", *rows]) + "\n"
+
+
+def _linger_row(expression: str, seconds: float | None, *, now: dt.datetime) -> str:
+    ticks = doctor.ticks_per_month(parsed_schedule(expression), now)
+    idle, _ = doctor.requests_of_tick(seconds, lease_ttl_seconds=120)
+    consumption, flex = doctor.gigabyte_seconds(ticks, seconds)
+    counts = " | ".join(f"{count:,.0f}" for count in (ticks, ticks * idle, consumption, flex))
+    return f"| `{expression}` | {seconds or '-'} | {counts} |"
 
 
 def examples() -> str:
@@ -117,7 +149,9 @@ def slug(name: str) -> str:
     return re.sub(r"\W+", "-", name).strip("-").replace("_", "-")
 
 
-MAKERS = {made.__name__: made for made in (version, options, cost, examples, alerts, glossary, benchmarks)}
+MAKERS = {
+    made.__name__: made for made in (version, options, cost, capacity, linger, examples, alerts, glossary, benchmarks)
+}
 
 
 def filled(page: str) -> str:

@@ -11,10 +11,11 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from packaging.requirements import Requirement
+from pymongo import MongoClient
 from sqlalchemy import make_url
 
 from azure_functions_db import __version__
@@ -33,7 +34,15 @@ CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
 TUTORIAL = CHECKOUT / "docs" / "tutorial" / "first-poller.md"
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("cli", "postgres", "mysql", "eventhubs", "servicebus")
+EXTRAS = ("cli", "postgres", "mysql", "mssql", "mongo", "eventhubs", "servicebus")
+# Sends what it is given with -Q, or has in the file behind -i.
+SQLCMD = """#!/usr/bin/env python
+import os, pathlib, sys
+from sqlalchemy import create_engine
+kind, given = sys.argv[-2:]
+with create_engine(os.environ["SHOP_DB"]).begin() as connection:
+    connection.exec_driver_sql(given if kind == "-Q" else pathlib.Path(given).read_text())
+"""
 
 
 # Many small processes: on a busy machine they take their time, and none of it says anything about the pages.
@@ -144,19 +153,17 @@ def follow(at: At, site: dict[str, str], environment: Mapping[str, str]) -> Foll
     return follow_example
 
 
-# Their servers are not to be had here: the apps run against stand-ins in test_examples.py.
-ELSEWHERE = {"mongo_mirror", "sqlserver_mirror"}
-
-
 def test_every_example_is_followed_here() -> None:
     named = {path.name for path in EXAMPLES.iterdir() if (path / "function_app.py").exists()}
-    assert named - ELSEWHERE == {
+    assert named == {
         *ON_POSTGRES,
         *SERVED,
         "quickstart",
         "postgres_mirror",
         "postgres_to_mariadb",
         "mysql_mirror",
+        "sqlserver_mirror",
+        "mongo_mirror",
         "relay",
     }
 
@@ -190,6 +197,22 @@ def test_the_example_postgres_mirror(follow: Follow, postgres_log_database: str,
 
 def test_the_example_mysql_mirror(follow: Follow, postgres_database: str, mariadb_database: str) -> None:
     follow("mysql_mirror", **postgres_of(postgres_database), **mariadb_of(mariadb_database, "SHOP_DB"))
+
+
+def test_the_example_sqlserver_mirror(
+    follow: Follow, postgres_database: str, sql_server: Any, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    client = tmp_path / "sqlcmd"
+    client.write_text(SQLCMD)
+    client.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    follow("sqlserver_mirror", **postgres_of(postgres_database), SHOP_DB=sql_server.url("pyodbc"), PATH=path)
+
+
+def test_the_example_mongo_mirror(follow: Follow, postgres_database: str, mongo_uri: str) -> None:
+    with MongoClient[Any](mongo_uri) as client:
+        client.drop_database("shop")
+    follow("mongo_mirror", **postgres_of(postgres_database), SHOP_MONGO=mongo_uri)
 
 
 def test_the_example_relay(follow: Follow, postgres_database: str, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy import make_url
+
+from tests.support.followers import Standby, following
 from tools.services.azurite import Azurite
 from tools.services.instance import ROOT, Instance, exclusive, sweep
 from tools.services.mariadb import MariaDb
@@ -77,6 +80,20 @@ class Servers:
         if again is None:
             raise RuntimeError(f"{name} does not come back:\n{server.log.read_text(errors='replace')[-3000:]}")
         self._running[name] = (server, again)
+
+    def fail_over(self) -> None:
+        """Let a standby take the place of PostgreSQL, with all that was committed and none of its slots."""
+        primary, process = self._running["postgres"]
+        assert isinstance(primary, LastingPostgres)
+        address = make_url(next(iter(primary.settings().values())))
+        standby, follower = self._instance.start_one(following(address, LastingPostgres))
+        here = Standby(address, address.set(port=standby.port))
+        here.wait_for_log()
+        replace(process, stop_signal=GENTLY["postgres"]).stop()  # it sends what is left of its log before it ends
+        here.promote()
+        self._running["postgres"] = (standby, follower)
+        standby.port, standby.password, standby.ready = primary.port, primary.password, Postgres.ready
+        self.restart("postgres", crash=False)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 CUT_READERS = "SELECT pg_terminate_backend(active_pid, 2000) FROM pg_replication_slots WHERE active"
 DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
 HOLD_SLOT = b"START_REPLICATION SLOT postgres_log LOGICAL 0/0 (proto_version '1', publication_names 'postgres_log')"
+NOISE = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 1000000)) FROM generate_series(1, 20)"
+RELOAD = "SELECT pg_reload_conf()"
+SLOT_STATUS = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'postgres_log'"
 LOG_READERS = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
 
 
@@ -146,6 +150,18 @@ class Weather:
             self._run("mariadb", f"PURGE BINARY LOGS TO '{names[-1]}'")
         return ""
 
+    def log_limit_hit(self) -> str:
+        """Let the server write more log than it keeps for a slot: what was not read is lost."""
+        self._run("postgres", "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", RELOAD)
+        excess = (NOISE, "SELECT pg_switch_wal()", "CHECKPOINT", SLOT_STATUS)
+        is_lost = any("lost" in self._run("postgres", *excess) for _ in range(5))
+        self._run("postgres", "ALTER SYSTEM RESET max_slot_wal_keep_size", RELOAD)
+        return "and the slot has lost its place" if is_lost else ""
+
+    def failover(self) -> str:
+        """Let another server take PostgreSQL's place, which knows nothing of the slot."""
+        return self._aside_from_others("postgres", self._servers.fail_over)
+
     def _run(self, server: str, *statements: str) -> list[Any]:
         """Run statements on a server, one by one; return the first column of the last. A server may be down."""
         found: list[Any] = []
@@ -158,16 +174,20 @@ class Weather:
         return found
 
     def _restart(self, name: str, *, crash: bool) -> str:
-        """Take a server down; other troubles do not wait until it is back."""
-        if name in self._restarts:
-            self._restarts[name].result()
-        self._restarts[name] = self._aside.submit(self._servers.restart, name, crash=crash)
+        self._aside_from_others(name, partial(self._servers.restart, name, crash=crash))
         return "by a crash" if crash else ""
 
+    def _aside_from_others(self, name: str, change: Callable[[], None]) -> str:
+        """Take a server down and bring it back; other troubles do not wait until it is there."""
+        if name in self._restarts:
+            self._restarts[name].result()
+        self._restarts[name] = self._aside.submit(change)
+        return ""
+
     def _deck(self) -> list[Callable[[], str]]:
-        restarts = [self.postgres_restart, self.mariadb_restart, self.azurite_restart]
+        restarts = [self.postgres_restart, self.mariadb_restart, self.azurite_restart, self.failover]
         faults = [self.storage_faults, self.cut_off, self.clock_jump]
-        losses = [self.log_cut, self.slot_held, self.slot_dropped, self.binlog_purged]
+        losses = [self.log_cut, self.slot_held, self.slot_dropped, self.log_limit_hit, self.binlog_purged]
         return [self.kill, self.kill, self.freeze, self.freeze, *faults, *restarts, *losses]
 
     def _strike(self, trouble: Callable[[], str], began: float) -> None:

@@ -83,6 +83,29 @@ class TestMariaDb(OnMariaDb, SqlAlchemyContract):
     pass
 
 
+class TestSqlServer(SqlAlchemyContract):
+    """By a `rowversion`, which the server itself counts up."""
+
+    @pytest.fixture
+    def url(self, sql_server: Any) -> str:
+        sql_server.run(
+            "CREATE TABLE [dbo].[rows_] ([id] INT NOT NULL PRIMARY KEY, [value] NVARCHAR(20) NULL, "
+            "[version] ROWVERSION NOT NULL)",
+            "CREATE INDEX [rows_version] ON [dbo].[rows_] ([version], [id])",
+        )
+        return str(sql_server.url())
+
+    @pytest.fixture
+    def engine(self, url: str, provider: EngineProvider) -> Engine:
+        return provider.get_engine(DbConfig(connection_url=url))
+
+    @pytest.fixture
+    def change(self, sql_server: Any) -> Change:
+        return lambda key, value: sql_server.run(
+            f"DELETE FROM dbo.rows_ WHERE id = {key}", f"INSERT INTO dbo.rows_ (id, value) VALUES ({key}, N'{value}')"
+        )
+
+
 class TestDuckDb(SqlAlchemyContract):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:

@@ -63,10 +63,9 @@ class TestBlobCheckpointStore(StateStoreContract):
 
 
 class TestSqlStateStore(StateStoreContract):
-    @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-    def new_store(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewStore]:
-        urls = {"sqlite": f"sqlite:///{tmp_path}/state.db"}
-        url = urls.get(request.param) or request.getfixturevalue(f"{request.param}_url")
+    @pytest.fixture(params=["sqlite_database", "postgres_url", "mariadb_url", "sql_server_database"])
+    def new_store(self, request: pytest.FixtureRequest) -> Iterator[NewStore]:
+        url = request.getfixturevalue(request.param)
         provider = EngineProvider()
         yield partial(SqlStateStore, url=url, table="contract_state", app_name=a_new_app(), engine_provider=provider)
         provider.dispose_all()

@@ -32,7 +32,6 @@ WRONG = [
     "AppTraces | where Message == 'handler_failed'",  # what has an exception is in AppExceptions
     "AppMetrics | where Name ==",
 ]
-pytestmark = pytest.mark.xdist_group("deploy")  # both fixtures take seconds
 
 
 def read(name: str) -> Any:

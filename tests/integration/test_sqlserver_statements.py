@@ -262,14 +262,41 @@ def write_golden(parts: dict[str, list[str]]) -> None:
     GOLDEN.write_text("".join(named))
 
 
-def test_the_tool_for_real_servers_runs_and_reports(sql_server: Any) -> None:
+TOOL = Path(__file__).parents[2] / "tools" / "sqlserver-check"
+
+
+@pytest.mark.timeout(600)
+def test_the_tool_for_real_servers_runs_everything_and_reports(sql_server: Any) -> None:
     if not isinstance(sql_server, Model):
         pytest.skip("it runs already")
-    tool = Path(__file__).parents[2] / "tools" / "sqlserver-check"
 
-    chosen = ["-k", "state-pyodbc or were_cleaned_up"]
-    done = subprocess.run([tool, sql_server.url(), *chosen], capture_output=True, text=True, check=False)
+    done = subprocess.run([TOOL, sql_server.url("pymssql")], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "test_sqlserver_statements: 1 passed" in done.stdout
-    assert "test_sqlserver: 1 passed" in done.stdout
+    greeting, *_, report = done.stdout.partition("\n")
+    assert greeting == "mssql 16.0.1000.6, reached by pymssql"
+    counts = dict(re.findall(r"^  (test_\w+): .*?(\d+) passed$", report, re.MULTILINE))
+    assert counts.keys() == {
+        "test_sqlalchemy_source",
+        "test_sqlserver_change_tracking",
+        "test_stores",
+        "test_quarantine",
+        "test_sqlserver",
+        "test_sqlserver_statements",
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "answer"),
+    [
+        ("oracle+oracledb://me:secret@127.0.0.1:1/x", "The driver is missing: .* -m pip install oracledb"),
+        ("mssql+pymssql://me:secret@127.0.0.1:1/x", r"No answer from mssql\+pymssql://me:\*\*\*@127.0.0.1:1/x: "),
+        ("sqlite://", "the URL begins with mssql"),
+    ],
+)
+def test_the_tool_says_what_it_needs(url: str, answer: str) -> None:
+    done = subprocess.run([TOOL, url], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert re.search(answer, done.stderr)
+    assert "secret" not in done.stdout + done.stderr

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pymysql.converters
 import pytest
 from sqlalchemy import create_engine, text
 
 from azure_functions_db import (
+    DbConfig,
+    EngineProvider,
     FetchError,
     MemoryStateStore,
     PollTrigger,
@@ -170,6 +174,51 @@ def test_what_mariadb_keeps_and_python_cannot_hold_is_handed_out_as_text(mariadb
     seen = Seen()
     assert run(poller(source(mariadb_database)), seen) == 2
     assert [row["day"] for row in seen.rows] == ["0000-00-00", "2020-00-00"]
+
+
+MOMENTS = ["datetime", *(f"datetime({digits})" for digits in range(1, 7)), "timestamp", "timestamp(3)"]
+
+
+def moments(url: str) -> None:
+    """Two moments in every form that MariaDB has for them, among them some that Python cannot hold."""
+    columns = ", ".join(f"m{place} {kind} NULL" for place, kind in enumerate(MOMENTS))
+    texts = ("'2026-01-02 03:04:05.123456'", "'0000-00-00 00:00:00'", "'2026-00-01 00:00:00'", "NULL")
+    rows = ", ".join(f"({i}, {i}, {', '.join([text] * len(MOMENTS))})" for i, text in enumerate(texts))
+    filled(
+        url,
+        f"CREATE TABLE orders (id int PRIMARY KEY, version int NOT NULL, {columns}, KEY (version, id))",
+        "SET sql_mode = 'ALLOW_INVALID_DATES'",
+        f"INSERT IGNORE INTO orders VALUES {rows}",
+    )
+
+
+def test_mariadbs_moments_are_what_its_driver_makes_of_them(mariadb_database: str) -> None:
+    moments(mariadb_database)
+    engine, seen = create_engine(mariadb_database), Seen()
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT * FROM orders ORDER BY id").mappings().all()
+    engine.dispose()
+    run(poller(source(mariadb_database)), seen)
+    assert seen.rows == [dict(row) for row in rows]
+    assert {type(value) for row in seen.rows for value in row.values()} >= {str, dt.datetime}
+
+
+def test_decoders_that_somebody_has_chosen_stay(mariadb_database: str) -> None:
+    moments(mariadb_database)
+    chosen = {**pymysql.converters.conversions, 12: lambda text: f"<{text}>"}
+    config, seen = DbConfig(connection_url=mariadb_database, connect_args={"conv": chosen}), Seen()
+    run(poller(source(None, db_config=config)), seen)  # type: ignore[arg-type]  # a config has the url
+    assert seen.rows[0]["m0"] == "<2026-01-02 03:04:05>"
+
+
+def test_a_connection_is_given_back_with_the_decoders_it_had(mariadb_database: str) -> None:
+    moments(mariadb_database)
+    provider = EngineProvider()
+    orders = source(mariadb_database, engine_provider=provider)
+    run(poller(orders), Seen())
+    with provider.get_engine(DbConfig(connection_url=mariadb_database)).connect() as connection:
+        assert connection.connection.dbapi_connection.decoders[12] is pymysql.converters.convert_datetime  # type: ignore[union-attr]
+    provider.dispose_all()
 
 
 def test_an_infinite_cursor_stops_the_poller_after_all_rows_before_it(postgres_database: str) -> None:

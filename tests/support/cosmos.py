@@ -9,7 +9,7 @@ from typing import Any
 import requests
 from azure.core.pipeline.transport import RequestsTransport, RequestsTransportResponse
 from azure.cosmos import ContainerProxy, CosmosClient, PartitionKey
-from azure.cosmos.exceptions import CosmosResourceExistsError
+from azure.cosmos.exceptions import CosmosResourceExistsError, CosmosResourceNotFoundError
 
 from azure_functions_db import CosmosStateStore
 from azure_functions_db.state.cosmos import PARTITION_KEY
@@ -57,6 +57,24 @@ def container(name: str, transport: RequestsTransport | None = None, **options: 
         with suppress(CosmosResourceExistsError):
             maker.get_database_client(DATABASE).create_container_if_not_exists(name, PartitionKey(PARTITION_KEY))
     return client(transport, **options).get_database_client(DATABASE).get_container_client(name)
+
+
+def connection_to_new(name: str) -> str:
+    """Return a connection string, for an account with a new container of that name."""
+    with client() as maker, suppress(CosmosResourceNotFoundError):
+        maker.get_database_client(DATABASE).delete_container(name)
+    container(name)
+    return f"AccountEndpoint={os.environ['AZFDB_TEST_COSMOS']}/;AccountKey={KEY}"
+
+
+def install() -> None:
+    """Let every client of this process be answered as Cosmos DB does."""
+    send = RequestsTransport.send
+
+    def corrected(self: RequestsTransport, request: Any, **options: Any) -> Any:
+        return _corrected(request, send(self, request, **options))
+
+    RequestsTransport.send = corrected
 
 
 class TestServerStore(CosmosStateStore):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine, make_url, text
 
+from tests.support.waiting import wait_for
 from tools.services.instance import ROOT, Instance, exclusive
 from tools.services.mariadb import MariaDb
 from tools.services.postgres import Postgres
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tools.services.server import Server
 
 S = TypeVar("S", bound="Server")
+P = TypeVar("P", bound=Postgres)
 
 
 class Follower(ABC):
@@ -55,6 +57,12 @@ class Standby(Follower):
             replayed = text("SELECT pg_last_wal_replay_lsn() >= CAST(:lsn AS pg_lsn)")
             while not here.execute(replayed, {"lsn": written}).scalar_one():
                 there.execute(text("SELECT pg_current_xact_id()"))  # a commit sends what has been written so far
+
+    def wait_for_log(self) -> None:
+        """Wait until the primary sends its log here as it writes it."""
+        streams = text("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")
+        with alone(self.primary) as there:
+            wait_for(lambda: there.execute(streams).scalar_one(), 60, "the standby reads no log")
 
     def promote(self) -> None:
         with alone(self.here) as connection:
@@ -96,27 +104,32 @@ class SecondMariaDb(MariaDb):
         return [*super().command(), "--server-id=2", "--replicate-wild-do-table=test\\_%.%", "--slave-skip-errors=1008"]
 
 
-@contextmanager
-def standby_of(
-    primary: str, kind: type[Postgres] = Postgres, slot: str | None = None, **options: str
-) -> Iterator[Standby]:
-    """A server that follows the one of this URL, which is that of a superuser, by a slot where one is named."""
-    url = make_url(primary)
+def following(primary: URL, kind: type[P], slot: str | None = None, **options: str) -> type[P]:
+    """Return a kind of server that begins as a copy of the primary and reads its log."""
 
-    class SecondPostgres(kind):  # type: ignore[valid-type,misc]  # any version of PostgreSQL
-        name = "standby"
+    class Follows(kind):  # type: ignore[valid-type,misc]  # any version of PostgreSQL
+        name = f"standby-{secrets.token_hex(4)}"
         ready = "ready to accept read-only connections"
 
         def command(self) -> list[str]:
             return [*super().command(), *(f"--{name}={value}" for name, value in options.items())]
 
         def _initdb(self, secret: Path) -> list[str]:
-            place = f"host={url.host} port={url.port} user={url.username} password={url.password} dbname=postgres"
-            copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={place}"]
+            login = f"host={primary.host} port={primary.port} user={primary.username} password={primary.password}"
+            copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={login} dbname=postgres"]
             follow = [] if slot is None else ["--create-slot", f"--slot={slot}"]
             return [*copy, *follow, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
 
-    with started(SecondPostgres) as server:
+    return Follows
+
+
+@contextmanager
+def standby_of(
+    primary: str, kind: type[Postgres] = Postgres, slot: str | None = None, **options: str
+) -> Iterator[Standby]:
+    """A server that follows the one of this URL, which is that of a superuser, by a slot where one is named."""
+    url = make_url(primary)
+    with started(following(url, kind, slot, **options)) as server:
         yield Standby(url, url.set(port=server.port))
 
 

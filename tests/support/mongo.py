@@ -48,6 +48,7 @@ RECORDED = [
     "tests/integration/cli/test_mongo.py",
     "tests/docs/test_pages.py",
     "tests/acceptance/test_examples.py",
+    "tests/acceptance/test_as_printed.py",
 ]
 IS_REAL = bool(os.environ.get(PROGRAM))
 RECORDS = "AZFDB_RECORD"

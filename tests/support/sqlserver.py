@@ -511,6 +511,8 @@ def translated(node: exp.Expression) -> exp.Expression:
         return exp.Anonymous(this="BINARY8", expressions=[value]) if kind == exp.DataType.Type.BINARY else value
     if isinstance(node, exp.National):
         return exp.Literal.string(node.name)
+    if isinstance(node, exp.CurrentSchema):
+        return exp.Anonymous(this="SCHEMA_NAME")
     if isinstance(node, exp.ObjectId):
         return exp.Anonymous(this="OBJECT_ID", expressions=[node.this.transform(translated)])
     name = node.name.upper() if isinstance(node, exp.Anonymous) else type(node).__name__.upper()

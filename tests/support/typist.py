@@ -211,7 +211,7 @@ def _copy(package: Distribution, folder: Path) -> None:
     site = next((folder / "lib").glob("python*")) / "site-packages"
     for file in package.files or ():
         source, target = Path(str(file.locate())), site / file
-        if file.suffix == ".pyc" or not source.is_file():
+        if not source.is_file():
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         if ".." in file.parts:  # a script, which names its interpreter

@@ -44,6 +44,7 @@ def missing_debian_packages() -> list[str]:
         "postgresql": postgres.programs(),
         "mariadb-server": mariadb.program("mariadbd"),
         "chromium": shutil.which("chromium"),
+        "pgbouncer": mariadb.program("pgbouncer"),
     }
     missing = [package for package, program in found.items() if program is None]
     # pyodbc brings no driver: tests reach the stand-in of SQL Server by FreeTDS.

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,10 +30,13 @@ def pollers_of(
         raise ConfigurationError("Give one of --app and --store, not both")
     # What an app and its parts log is not what was asked for; commands tell what matters themselves.
     logging.getLogger().addHandler(logging.NullHandler())
+    sink = None if quarantine is None else sink_at(quarantine)
     if store is not None:
-        return Pollers.in_store(store_at(store, app_name), None if quarantine is None else sink_at(quarantine))
+        return Pollers.in_store(store_at(store, app_name), sink)
+    if app_name is not None:
+        raise ConfigurationError("--app-name goes with --store: an app knows its name")
     with printed_aside():
-        return Pollers.of_app(load_app(app or "."))
+        return Pollers.of_app(load_app(app or "."), sink)
 
 
 def printed_aside() -> contextlib.redirect_stdout[TextIO]:
@@ -115,14 +119,21 @@ def _local_settings(path: Path) -> dict[str, str]:
         raise ConfigurationError(f"{path.name} is no valid JSON object", code=Code.APP_NOT_LOADED) from None
 
 
+def _line_of(error: Exception, script: Path) -> str:
+    """Return the line of the app that an error came from: one of many triggers may be meant."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    return f"{script.name}:{lines[-1]}: " if lines else ""
+
+
 def _imported(script: Path) -> Any:
     try:
         module = importlib.import_module(script.stem)
-    except ConfigurationError:
+    except ConfigurationError as error:
+        error.args = (f"{_line_of(error, script)}{error}",)
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"{script.name} cannot be imported: {type(error).__name__}: {masked_words(error)}",
+            f"{_line_of(error, script)}{script.name} cannot be imported: {type(error).__name__}: {masked_words(error)}",
             code=Code.APP_NOT_LOADED,
         ) from error
     if Path(module.__file__ or "").resolve() != script:

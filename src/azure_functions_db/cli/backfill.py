@@ -11,7 +11,7 @@ import typer
 
 from azure_functions_db.cli.drawing import NONE, duration, number, shown, text
 from azure_functions_db.cli.drawing import rate as per_second
-from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
+from azure_functions_db.cli.options import AsJson, PollerName, Target, targeted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.backfill import BackfillReport, ReplayedRange
 
 
+@targeted
 def backfill(
+    target: Target,
     name: PollerName,
     new: Annotated[str, typer.Option("--as", metavar="NEW", help="The backfill's own poller name.")],
     from_: Annotated[
@@ -33,9 +35,6 @@ def backfill(
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", metavar="ROWS/S", min=0.01, help="At most so many.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the backfill's state when it is complete.")] = False,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Deliver a stretch of the source to the app's handler again, under a poller name of its own.
@@ -45,11 +44,11 @@ def backfill(
     complete.
     """
     from azure_functions_db.azure.storage import hurried
-    from azure_functions_db.cli.apps import pollers_of, printed_aside
+    from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.drawing import Announcement, complain, show
     from azure_functions_db.operations.backfill import backfill_of
 
-    backfill = backfill_of(pollers_of(app, store, app_name), name, new, from_, to)
+    backfill = backfill_of(target.pollers(), name, new, from_, to)
     with progress(new, backfill.count_left(), quiet=as_json) as advance:
         try:
             with printed_aside(), hurried(hurry=False):  # it waits for the storage as the live poller does
@@ -67,13 +66,12 @@ def _screen(result: BackfillReport, width: int) -> RenderableType:  # noqa: ARG0
     return text(f"{result.poller}: the stretch of {result.live_poller} is complete; {done}.")
 
 
+@targeted
 def replay(
+    target: Target,
     name: PollerName,
     from_: Annotated[str, typer.Option("--from", metavar="CURSOR", help="The first cursor value.")],
     to: Annotated[str, typer.Option("--to", metavar="CURSOR", help="The last cursor value.")],
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Give the rows from one cursor value to another, both included, to the app's handler right now.
@@ -81,11 +79,11 @@ def replay(
     No state is read or written: the live poller goes on as it was, and a failure ends it (exit code 1). A long
     stretch is better a backfill, which goes on where it was interrupted.
     """
-    from azure_functions_db.cli.apps import pollers_of, printed_aside
+    from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.drawing import Announcement, show
     from azure_functions_db.operations.backfill import replay_range
 
-    poller = pollers_of(app, store, app_name).one(name)
+    poller = target.one(name)
     with printed_aside():
         report = replay_range(poller, from_, to, Announcement(quiet=as_json))
     show(report, _replayed, as_json=as_json)

@@ -44,6 +44,8 @@ def confirm(*pollers: str, yes: bool) -> None:
 
 def report_screen(result: ChangeReport, width: int) -> RenderableType:
     """Draw what is about to change, or that it was done."""
+    if result.done and result.action == "resume" and not (result.before or {}).get("paused"):
+        return text(f"{result.poller} was not paused.")
     if result.done:
         kept = "" if result.backup is None else f"; the document before is in {result.backup}"
         return text(f"Done: {result.action} of {result.poller}{kept}.", "green")

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from azure_functions_db.cli.options import BACKUPS, AppName, AppPlace, BackupFolder, SinkUrl, StoreUrl
+from azure_functions_db.cli.options import BACKUPS, BackupFolder, Target, targeted
 
 
+@targeted
 def dashboard(
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
-    quarantine: SinkUrl = None,
+    target: Target,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="A free one otherwise.")] = 0,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Let pollers be paused, reset and replayed from the page.")
@@ -22,13 +20,12 @@ def dashboard(
     backups: BackupFolder = BACKUPS,
 ) -> None:
     """Serve the dashboard to this machine until Ctrl-C; the URL that is printed lets one browser in."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.dashboard.board import Board
     from azure_functions_db.dashboard.server import DashboardServer
     from azure_functions_db.dashboard.site import Site
     from azure_functions_db.operations.reset import operator
 
-    pollers = pollers_of(app, store, app_name, quarantine)
+    pollers = target.pollers()
     permission = (lambda _request: operator()) if allow_changes else None
     site = Site(Board(lambda: pollers), base="", permission=permission, backups=backups)
     site.prepare()

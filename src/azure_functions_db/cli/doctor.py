@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import findings_table, indented, stacked, text
-from azure_functions_db.cli.options import AnyPoller, AppName, AppPlace, AsJson, StoreUrl
+from azure_functions_db.cli.options import AnyPoller, AsJson, Target, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,24 +15,22 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.doctor import Health, PollerHealth
 
 
+@targeted
 def doctor(
+    target: Target,
     name: AnyPoller = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 on warnings, too.")] = False,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Examine sources, stores and schedules of an app; nothing is changed.
 
     Exit code 1 when there are errors.
     """
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.doctor import examine
 
-    health = examine(pollers_of(app, store, app_name).chosen(name))
+    health = examine(target.pollers().chosen(name))
     show(health, _screen, as_json=as_json)
     wrong = {"error", "warning"} if strict else {"error"}
     raise typer.Exit(Exit.FAILED if wrong & health.grades else Exit.OK)

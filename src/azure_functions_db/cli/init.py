@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where the app is to be; it is made where it is missing.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where the app is to be; it is made where it is missing.")
+    ] = Path(),
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="The database; %NAME% stands for a setting.")
     ] = None,

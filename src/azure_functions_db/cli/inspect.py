@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from azure_functions_db.cli.drawing import problem, stacked, text, tree
-from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
+from azure_functions_db.cli.options import AsJson, PollerName, Target, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,20 +15,18 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.status import Inspection
 
 
+@targeted
 def inspect(
+    target: Target,
     name: PollerName,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a poller's state document, also one that makes no sense (exit code 1)."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.status import inspect
 
-    inspection = inspect(pollers_of(app, store, app_name).one(name))
+    inspection = inspect(target.one(name))
     show(inspection, _screen, as_json=as_json)
     raise typer.Exit(Exit.OK if inspection.problem is None else Exit.FAILED)
 

@@ -55,7 +55,8 @@ def migrate(
     reading = read_app(place)
     pollers, place_of_state = [*reading.pollers, *(poller or ())], store or _only_store(reading)
     result = Migration(reading.advice, store=place_of_state)
-    if place_of_state is not None and pollers:
+    asked = store is not None or carry_over or _knows_app(app_name)
+    if place_of_state is not None and pollers and asked:
         opened = _opened(place_of_state, app_name)
         result = Migration(reading.advice, planned(opened, pollers, force=force), store=place_of_state)
         ready = [report.poller for report in result.checkpoints if report.fate == "ready"]
@@ -76,10 +77,14 @@ def _only_store(reading: AppReading) -> str | None:
     return reading.stores[0] if len(reading.stores) == 1 else None
 
 
+def _knows_app(app_name: str | None) -> bool:
+    return app_name is not None or "WEBSITE_SITE_NAME" in os.environ
+
+
 def _opened(store: str, app_name: str | None) -> DocumentStateStore:
     from azure_functions_db.operations.stores import store_at
 
-    if app_name is None and "WEBSITE_SITE_NAME" not in os.environ:
+    if not _knows_app(app_name):
         raise ConfigurationError(
             "Give --app-name NAME: the function app's name in Azure, under which it keeps its state"
         )

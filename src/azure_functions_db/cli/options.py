@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from azure_functions_db.core.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from azure_functions_db.operations.pollers import Poller, Pollers
 
 
 def poller_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -38,7 +48,7 @@ PollerName = Annotated[
     str, typer.Argument(metavar="NAME", help="The poller.", show_default=False, autocompletion=poller_names)
 ]
 AnyPoller = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="One poller; all of them otherwise.", autocompletion=poller_names)
+    str | None, typer.Argument(metavar="NAME", help="One poller; all of them otherwise.", autocompletion=poller_names)
 ]
 
 AppPlace = Annotated[
@@ -65,7 +75,11 @@ AppName = Annotated[
 SinkUrl = Annotated[
     str | None,
     typer.Option(
-        "--quarantine", envvar="AZFDB_QUARANTINE", metavar="URL", help="With --store: where quarantined rows are."
+        "--quarantine",
+        envvar="AZFDB_QUARANTINE",
+        metavar="URL",
+        help="Where quarantined rows are, which a store does not tell, or in place of the app's own: "
+        "azureblob://SETTING/CONTAINER, file:///DIRECTORY or a database URL[#TABLE].",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -75,6 +89,59 @@ BackupFolder = Annotated[
     Path, typer.Option("--backups", metavar="DIRECTORY", resolve_path=True, help="Where the replaced document is kept.")
 ]
 BACKUPS = Path(".azfdb/backups")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which pollers a command is about: those of an app, or those whose state is in a store."""
+
+    app: str | None = None
+    store: str | None = None
+    app_name: str | None = None
+    quarantine: str | None = None
+
+    def pollers(self) -> Pollers:
+        """Return the pollers."""
+        from azure_functions_db.cli.apps import pollers_of
+
+        return pollers_of(self.app, self.store, self.app_name, self.quarantine)
+
+    def one(self, name: str) -> Poller:
+        """Return the poller of a name, which must be there."""
+        return self.pollers().one(name)
+
+
+_TARGET = {"app": AppPlace, "store": StoreUrl, "app_name": AppName, "quarantine": SinkUrl}
+
+
+def targeted(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which pollers are meant; it gets them as its first argument."""
+    signature = inspect.signature(command, eval_str=True)
+    _, *named = signature.parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    context = inspect.Parameter("context", keyword, annotation=typer.Context)
+    options = [inspect.Parameter(name, keyword, annotation=kind, default=None) for name, kind in _TARGET.items()]
+    own = [each.replace(kind=keyword) for each in named]
+    last = [each for each in own if each.name == "as_json"]
+
+    @wraps(command)
+    def told(context: typer.Context, **given: Any) -> None:
+        target = _told_target(context, {name: given.pop(name) for name in _TARGET})
+        command(target, **given)
+
+    ordered = [context, *(each for each in own if each not in last), *options, *last]
+    told.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined] # as inspect looks it up
+    return told
+
+
+def _told_target(context: typer.Context, given: dict[str, str | None]) -> Target:
+    """Return what is meant: where an app or a store is typed, what the environment names is another's."""
+    from_environment = {
+        name for name in given if getattr(context.get_parameter_source(name), "name", "") == "ENVIRONMENT"
+    }
+    typed = {name for name in ("app", "store") if given[name] is not None} - from_environment
+    dropped = from_environment if typed else set()
+    return Target(**{name: None if name in dropped else value for name, value in given.items()})
 
 
 SUMMARIES = {
@@ -99,6 +166,7 @@ SUMMARIES = {
     "outbox": "Make, show and prune an outbox.",
     "stream": "Create, drop and show what a source streams from.",
     "verify": "Compare the source with what was delivered.",
+    "plan": "Tell what a workload takes, and what it costs.",
     "schema": "Print the JSON schema of what a command prints.",
     "migrate": "Come from release 0.8: what to change, and the checkpoints.",
 }
@@ -132,6 +200,12 @@ class Commands(TyperGroup):
             alone.command(cmd_name)(verb)
             verb = alone
         return typer.main.get_command(verb)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called; where there is none, say which one may be meant."""
+        if args and args[0] not in _summaries() and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], _summaries())}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as Click calls it
         """Write the list of commands."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import duration, grid, number, stacked, text
-from azure_functions_db.cli.options import PLAIN, AnyPoller, AppPlace, AsJson, PollerName, Yes
+from azure_functions_db.cli.options import PLAIN, AnyPoller, AsJson, PollerName, Target, Yes, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,58 +29,62 @@ def _outbox() -> None:
 
 
 @outbox.command("create")
+@targeted
 def create_(
+    target: Target,
     name: AnyPoller = None,
     url: Annotated[
         str | None,
         typer.Option("--url", metavar="URL", help="The database instead of an app, with #TABLE if not outbox."),
     ] = None,
     dry_run: DryRun = False,
-    app: AppPlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the table of an outbox, or add the columns that it lacks; the statements are printed."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.outbox import CreateReports, create, outbox_pollers, outbox_source, source_at
 
     if url is not None and name is not None:
         raise typer.BadParameter("give a poller's name or --url, not both")
-    found = [source_at(url)] if url else [outbox_source(one) for one in outbox_pollers(pollers_of(app), name)]
+    found = [source_at(url)] if url else [outbox_source(one) for one in outbox_pollers(target.pollers(), name)]
     by_table = {(source.engine().url, source.outbox.label): source for source in found}
     reports = CreateReports([create(source, dry_run=dry_run) for source in by_table.values()])
     show(reports, _create_screen, as_json=as_json)
 
 
 @outbox.command("status")
-def status_(name: AnyPoller = None, app: AppPlace = None, as_json: AsJson = False) -> None:
+@targeted
+def status_(
+    target: Target,
+    name: AnyPoller = None,
+    as_json: AsJson = False,
+) -> None:
     """Count what waits in an outbox and what was delivered and is still there."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.outbox import OutboxStatuses, outbox_pollers, status
 
-    statuses = OutboxStatuses([status(poller) for poller in outbox_pollers(pollers_of(app), name)])
+    statuses = OutboxStatuses([status(poller) for poller in outbox_pollers(target.pollers(), name)])
     show(statuses, _status_screen, as_json=as_json)
 
 
 @outbox.command("prune")
+@targeted
 def prune_(
+    target: Target,
     name: PollerName,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help="Such as 30m, 12h or 7d; every delivered row otherwise.")
     ] = "0s",
     dry_run: DryRun = False,
     yes: Yes = False,
-    app: AppPlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove rows that a poller has delivered and that were kept or left behind; never one that it has not."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.changes import confirm
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.outbox import prune
 
-    age, poller = _age(older_than), pollers_of(app).one(name)
+    age, poller = _age(older_than), target.pollers().one(name)
     planned = prune(poller, age, dry_run=True)
     if dry_run or not planned.rows:
         show(planned, _prune_screen, as_json=as_json)

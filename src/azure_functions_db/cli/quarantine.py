@@ -8,23 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import grid, indented, pairs, stacked, text, tree, value
-from azure_functions_db.cli.options import (
-    BACKUPS,
-    PLAIN,
-    AppName,
-    AppPlace,
-    AsJson,
-    BackupFolder,
-    StoreUrl,
-    Yes,
-    poller_names,
-)
+from azure_functions_db.cli.options import BACKUPS, PLAIN, AsJson, BackupFolder, Target, Yes, poller_names, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from azure_functions_db.core.types import QuarantinedRow
-    from azure_functions_db.operations.pollers import Pollers
     from azure_functions_db.operations.quarantine import Entry, ReplayReport
 
 quarantine = typer.Typer(name="quarantine", add_completion=False, **PLAIN)
@@ -34,18 +23,8 @@ Poller = Annotated[
     typer.Option("--poller", metavar="NAME", help="Rows of this poller only.", autocompletion=poller_names),
 ]
 Error = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Rows of this kind of error only.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Event ids, or their first characters.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Event ids, or their first characters.")]
 All = Annotated[bool, typer.Option("--all", help="Every row that --poller and --error leave.")]
-Sink = Annotated[
-    str | None,
-    typer.Option(
-        "--quarantine",
-        envvar="AZFDB_QUARANTINE",
-        metavar="URL",
-        help="The quarantine itself instead of an app: azureblob://SETTING/CONTAINER, file:///DIRECTORY or a "
-        "database URL[#TABLE].",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,52 +55,47 @@ def _quarantine() -> None:
 
 
 @quarantine.command("list")
+@targeted
 def list_(
+    target: Target,
     poller: Poller = None,
     error: Error = None,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
-    sink: Sink = None,
     as_json: AsJson = False,
 ) -> None:
     """List quarantined rows, oldest first."""
     from azure_functions_db.cli.drawing import show
 
     show(
-        EntryList([entry.row for entry in _selected(Target(app, store, app_name, sink), poller, (), error)]),
+        EntryList([entry.row for entry in _selected(target, poller, (), error)]),
         _list_screen,
         as_json=as_json,
     )
 
 
 @quarantine.command("show", short_help="Show one quarantined row.")
+@targeted
 def show_(
+    target: Target,
     event_id: Annotated[str, typer.Argument(metavar="ID", help="The event's id, or its first characters.")],
     poller: Poller = None,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
-    sink: Sink = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one quarantined row: its error, its attempts and the event."""
     from azure_functions_db.cli.drawing import show
 
-    entry = _only(_selected(Target(app, store, app_name, sink), poller, (event_id,), None), event_id)
+    entry = _only(_selected(target, poller, (event_id,), None), event_id)
     show(EntryDetail(entry.row), _detail_screen, as_json=as_json)
 
 
 @quarantine.command("replay", short_help="Give rows to the app's handler again.")
+@targeted
 def replay_(
+    target: Target,
     ids: Ids = None,
     all_: All = False,
     poller: Poller = None,
     error: Error = None,
     refetch: Annotated[bool, typer.Option("--refetch", help="The rows as they are now, not as they were.")] = False,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Give rows to the app's handler again, one by one; a row is removed when the handler has succeeded.
@@ -134,7 +108,7 @@ def replay_(
     from azure_functions_db.operations.quarantine import replay
 
     _check_some(ids, all_=all_)
-    entries = _selected(Target(app, store, app_name), poller, tuple(ids or ()), error)
+    entries = _selected(target, poller, tuple(ids or ()), error, for_handler=True)
     with printed_aside():
         report = replay(entries, refetch=refetch)
     show(report, _replay_screen, as_json=as_json)
@@ -142,17 +116,15 @@ def replay_(
 
 
 @quarantine.command("drop", short_help="Forget rows for good.")
+@targeted
 def drop_(
+    target: Target,
     ids: Ids = None,
     all_: All = False,
     poller: Poller = None,
     error: Error = None,
     yes: Yes = False,
     backups: BackupFolder = BACKUPS,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
-    sink: Sink = None,
     as_json: AsJson = False,
 ) -> None:
     """Forget rows for good; they are shown first, have to be confirmed, and are kept in a file."""
@@ -161,7 +133,7 @@ def drop_(
     from azure_functions_db.operations.quarantine import drop
 
     _check_some(ids, all_=all_)
-    entries = _selected(Target(app, store, app_name, sink), poller, tuple(ids or ()), error)
+    entries = _selected(target, poller, tuple(ids or ()), error)
     rows = [entry.row for entry in entries]
     if not as_json:
         show(EntryList(rows), _list_screen, as_json=False)
@@ -171,16 +143,14 @@ def drop_(
 
 
 @quarantine.command("restore", short_help="Take back rows that were dropped.")
+@targeted
 def restore_(
+    target: Target,
     ids: Ids = None,
     all_: All = False,
     poller: Poller = None,
     error: Error = None,
     backups: BackupFolder = BACKUPS,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
-    sink: Sink = None,
     as_json: AsJson = False,
 ) -> None:
     """Put rows back into quarantine that were dropped within the last week, from the files that kept them."""
@@ -190,10 +160,10 @@ def restore_(
 
     _check_some(ids, all_=all_)
     rows = restorable(backups, Selection(poller, tuple(ids or ()), error))
-    if sink is None:
-        restore(rows, Target(app, store, app_name).pollers())
+    if target.quarantine is None:
+        restore(rows, target.pollers())
     else:
-        sink_at(sink).put(rows)
+        sink_at(target.quarantine).put(rows)
     show(EntryList(rows), _restore_screen, as_json=as_json)
 
 
@@ -212,28 +182,17 @@ def _check_some(ids: list[str] | None, *, all_: bool) -> None:
         raise typer.BadParameter("name the rows by their ids, or say --all")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Whose quarantine is meant: an app's, or the one at a URL."""
-
-    app: str | None
-    store: str | None
-    app_name: str | None
-    sink: str | None = None
-
-    def pollers(self) -> Pollers:
-        """Return the pollers."""
-        from azure_functions_db.cli.apps import pollers_of
-
-        return pollers_of(self.app, self.store, self.app_name)
-
-
-def _selected(target: Target, poller: str | None, ids: tuple[str, ...], error: str | None) -> list[Entry]:
+def _selected(
+    target: Target, poller: str | None, ids: tuple[str, ...], error: str | None, *, for_handler: bool = False
+) -> list[Entry]:
+    """Return the rows that are meant; a quarantine alone has them, their handlers are the app's."""
     from azure_functions_db.operations.quarantine import Selection, app_entries, entries_in, selected
     from azure_functions_db.operations.stores import sink_at
 
-    sink = target.sink
-    entries = app_entries(target.pollers(), poller) if sink is None else entries_in(sink_at(sink), poller)
+    if target.quarantine is None or for_handler:
+        entries = app_entries(target.pollers(), poller)
+    else:
+        entries = entries_in(sink_at(target.quarantine), poller)
     return selected(entries, Selection(poller, ids, error))
 
 

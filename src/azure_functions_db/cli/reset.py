@@ -7,20 +7,12 @@ from typing import Annotated
 
 import typer
 
-from azure_functions_db.cli.options import (
-    BACKUPS,
-    AppName,
-    AppPlace,
-    AsJson,
-    BackupFolder,
-    Force,
-    PollerName,
-    StoreUrl,
-    Yes,
-)
+from azure_functions_db.cli.options import BACKUPS, AsJson, BackupFolder, Force, PollerName, Target, Yes, targeted
 
 
+@targeted
 def reset(
+    target: Target,
     name: PollerName,
     to_beginning: Annotated[bool, typer.Option("--to-beginning", help="Deliver everything again.")] = False,
     to_checkpoint: Annotated[
@@ -49,23 +41,19 @@ def reset(
     yes: Yes = False,
     force: Force = False,
     backups: BackupFolder = BACKUPS,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a poller's checkpoint; shows before and after, and how many rows come again or are skipped.
 
     Asks first, and keeps a backup. Refused while a lease is alive (exit code 5).
     """
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.changes import perform
     from azure_functions_db.operations import reset
 
     _check_one_goal(to_beginning, to_end, to_checkpoint, to_cursor, adopt_fingerprint)
     if pk and to_cursor is None:
         raise typer.BadParameter("--pk goes with --to-cursor")
-    poller = pollers_of(app, store, app_name).one(name)
+    poller = target.one(name)
     if to_checkpoint is not None:
         change = reset.to_checkpoint(poller, to_checkpoint, force=force)
     elif to_cursor is not None:
@@ -87,58 +75,52 @@ def _check_one_goal(*goals: object) -> None:
         )
 
 
+@targeted
 def pause(
+    target: Target,
     name: PollerName,
     why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="What others should know.")] = None,
     by: Annotated[str | None, typer.Option("--by", metavar="WHO", help="You, unless this user and machine.")] = None,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Let no instance of a poller tick from its next tick on; a tick that is under way ends as it would.
 
     The mark is in the poller's state: instances that start later see it, too. It survives a reset.
     """
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.changes import marks_screen
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations import reset
 
-    marks = reset.pause(pollers_of(app, store, app_name).named(name), by or reset.operator(), why)
+    marks = reset.pause(target.pollers().named(name), by or reset.operator(), why)
     show(marks, marks_screen, as_json=as_json)
 
 
+@targeted
 def resume(
+    target: Target,
     name: PollerName,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a paused poller tick again."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.changes import marks_screen
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations import reset
 
-    show(reset.resume(pollers_of(app, store, app_name).named(name)), marks_screen, as_json=as_json)
+    show(reset.resume(target.pollers().named(name)), marks_screen, as_json=as_json)
 
 
+@targeted
 def forget(
+    target: Target,
     name: PollerName,
     yes: Yes = False,
     force: Force = False,
     backups: BackupFolder = BACKUPS,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a poller's state, of an old name or a backfill say; asks first, keeps a backup."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.changes import perform
     from azure_functions_db.operations import reset
 
-    change = reset.forget(pollers_of(app, store, app_name).one(name), force=force)
+    change = reset.forget(target.one(name), force=force)
     perform(change, yes=yes, backups=backups, as_json=as_json)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run(
     place: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="Directory of the function app, or its function_app.py.")
+        str | None, typer.Argument(metavar="APP", help="Directory of the function app, or its function_app.py.")
     ] = None,
     app: AppPlace = None,
     once: Annotated[str | None, typer.Option(help="Call this function once and end.", metavar="NAME")] = None,

@@ -27,6 +27,7 @@ OUTPUTS: Mapping[str, str] = {
     "outbox prune": "operations.outbox:PruneReport",
     "outbox status": "operations.outbox:OutboxStatuses",
     "pause": "operations.reset:Marks",
+    "plan": "operations.plan:CapacityPlan",
     "quarantine drop": "cli.quarantine:DropReport",
     "quarantine list": "cli.quarantine:EntryList",
     "quarantine replay": "operations.quarantine:ReplayReport",
@@ -48,7 +49,7 @@ OUTPUTS: Mapping[str, str] = {
 
 def schema(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="Such as status, or quarantine list; error.")
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Such as status, or quarantine list; error.")
     ] = None,
 ) -> None:
     """Print the JSON schema of what a command prints with --json, of all of them where none is named."""

@@ -25,7 +25,7 @@ from azure_functions_db.cli.drawing import (
     stacked,
     text,
 )
-from azure_functions_db.cli.options import AnyPoller, AppName, AppPlace, AsJson, SinkUrl, StoreUrl
+from azure_functions_db.cli.options import AnyPoller, AsJson, Target, targeted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,7 +43,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 Order = Literal["trouble", "name", "lag", "waiting", "age"]
 
 
+@targeted
 def status(
+    target: Target,
     name: AnyPoller = None,
     max_lag: Annotated[
         float | None, typer.Option("--max-lag", metavar="SECONDS", min=0, help="A problem when further behind.")
@@ -59,24 +61,19 @@ def status(
     unfold: Annotated[bool, typer.Option("--unfold", help="A line for each partition.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="With --watch: how often.", min=0.2)] = 2,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
-    quarantine: SinkUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where every poller stands, those with problems first.
 
-    Condition, checkpoint, lag, rate over five minutes and time to catch up, last success, next tick, lease,
-    quarantine and late-commit horizon. Exit code 1 when a poller has a problem: it fails, it is silent though its
-    schedule is due, or it is beyond a limit given here.
+    Condition, checkpoint, lag, rate over five minutes and time to catch up, last tick, last success, next tick,
+    lease, quarantine and late-commit horizon. Exit code 1 when a poller has a problem: it fails, it is silent though
+    its schedule is due, or it is beyond a limit given here.
     """
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show, show_live
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.status import Limits, status_of
 
-    pollers, limits = pollers_of(app, store, app_name, quarantine), Limits(max_lag, max_age, max_failures)
+    pollers, limits = target.pollers(), Limits(max_lag, max_age, max_failures)
 
     def look() -> Status:
         chosen = pollers.with_others() if name is None else pollers.named(name)
@@ -142,6 +139,7 @@ class Screen:
             *trend,
             (f"rate ({duration(poller.rate_window_seconds)})", rate(poller.rows_per_second)),
             ("catches up in", duration(poller.catch_up_seconds)),
+            ("last tick", ago(poller.last_tick_age_seconds)),
             ("last success", ago(poller.last_success_age_seconds)),
             ("next tick", NONE if poller.next_expected is None else f"{poller.next_expected:%H:%M:%S}Z"),
             ("lease", _lease(poller)),
@@ -177,6 +175,7 @@ def _together(name: str, members: Sequence[PollerStatus]) -> PollerStatus:
         waiting_is_more=any(each.waiting_is_more for each in members),
         rows_per_second=_sum(each.rows_per_second for each in members),
         catch_up_seconds=_largest(each.catch_up_seconds for each in members),
+        last_tick_age_seconds=_largest(each.last_tick_age_seconds for each in members),
         last_success_age_seconds=_largest(each.last_success_age_seconds for each in members),
         lease=None,
         quarantined=_sum(each.quarantined for each in members),

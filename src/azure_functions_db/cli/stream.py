@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import pairs, stacked, text
-from azure_functions_db.cli.options import PLAIN, AppName, AppPlace, AsJson, PollerName, StoreUrl, Yes
+from azure_functions_db.cli.options import PLAIN, AsJson, PollerName, Target, Yes, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,54 +25,52 @@ def _stream() -> None:
 
 
 @stream.command()
+@targeted
 def create(
+    target: Target,
     name: PollerName,
     dry_run: DryRun = False,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Make what is missing of it, and print the statements."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show as show_result
     from azure_functions_db.operations.stream import create_stream
 
-    show_result(create_stream(pollers_of(app, store, app_name).one(name), dry_run=dry_run), _screen, as_json=as_json)
+    show_result(create_stream(target.one(name), dry_run=dry_run), _screen, as_json=as_json)
 
 
 @stream.command()
+@targeted
 def drop(
+    target: Target,
     name: PollerName,
     dry_run: DryRun = False,
     yes: Yes = False,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove it, and print the statements; the poller's position is lost with it."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.changes import confirm
     from azure_functions_db.cli.drawing import show as show_result
     from azure_functions_db.operations.stream import drop_stream
 
-    poller = pollers_of(app, store, app_name).one(name)
+    poller = target.one(name)
     if not dry_run:
         confirm(name, yes=yes)
     show_result(drop_stream(poller, dry_run=dry_run), _screen, as_json=as_json)
 
 
 @stream.command()
+@targeted
 def show(
-    name: PollerName, app: AppPlace = None, store: StoreUrl = None, app_name: AppName = None, as_json: AsJson = False
+    target: Target,
+    name: PollerName,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is there, and what it costs the server."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show as show_result
     from azure_functions_db.operations.stream import show_stream
 
-    show_result(show_stream(pollers_of(app, store, app_name).one(name)), _view, as_json=as_json)
+    show_result(show_stream(target.one(name)), _view, as_json=as_json)
 
 
 def _screen(result: StreamReport, width: int) -> RenderableType:  # noqa: ARG001 - others need the width

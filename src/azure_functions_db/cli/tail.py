@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from azure_functions_db.cli.drawing import holders, number, position, stacked, text, value
-from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
+from azure_functions_db.cli.options import AsJson, PollerName, Target, targeted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,22 +18,20 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.tail import Tail
 
 
+@targeted
 def tail(
+    target: Target,
     name: PollerName,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="How many events; a batch of the poller otherwise.")
     ] = None,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what the next tick would deliver; a dry run that changes nothing and calls no handler."""
-    from azure_functions_db.cli.apps import pollers_of
     from azure_functions_db.cli.drawing import show
     from azure_functions_db.operations.tail import tail
 
-    show(tail(pollers_of(app, store, app_name).one(name), limit), _screen, as_json=as_json)
+    show(tail(target.one(name), limit), _screen, as_json=as_json)
 
 
 def _screen(result: Tail, width: int) -> RenderableType:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import number, position, stacked, text
-from azure_functions_db.cli.options import AppName, AppPlace, AsJson, PollerName, StoreUrl
+from azure_functions_db.cli.options import AsJson, PollerName, Target, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.verify import VerifyReport
 
 
+@targeted
 def verify(
+    target: Target,
     name: PollerName,
     sample: Annotated[
         float, typer.Option("--sample", metavar="SHARE", min=0.0001, max=1, help="Check this share of the keys only.")
@@ -30,21 +32,18 @@ def verify(
         ),
     ] = None,
     replay: Annotated[bool, typer.Option("--replay", help="Deliver what is missing to the app's handler.")] = False,
-    app: AppPlace = None,
-    store: StoreUrl = None,
-    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the source with the delivered ledger, up to the checkpoint.
 
     Exit code 1 when rows are missing and were not replayed.
     """
-    from azure_functions_db.cli.apps import pollers_of, printed_aside
+    from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.drawing import Announcement, show
     from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.verify import ledger_of, verify
 
-    poller = pollers_of(app, store, app_name).one(name)
+    poller = target.one(name)
     kept = ledger_of(poller, ledger)
     with printed_aside():
         report = verify(poller, kept, first=from_, share=sample, replay=replay, announce=Announcement())

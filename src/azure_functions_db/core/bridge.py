@@ -7,6 +7,7 @@ import contextvars
 import inspect
 import logging
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -41,6 +42,23 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     context = contextvars.copy_context()
     call = partial(context.run, work, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Begin blocking work in a thread, with this context, and return once it has begun.
+
+    To wait for that hands it the interpreter until it blocks for the first time: a query is under way before the
+    caller goes on to compute.
+    """
+    begun = threading.Event()
+
+    def run() -> T:
+        begun.set()
+        return work()
+
+    outcome = _threads().submit(contextvars.copy_context().run, run)
+    begun.wait()
+    return outcome
 
 
 class PinnedThread:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CursorValue,
         FetchResult,
         Finding,
+        Pause,
         PollerState,
         Position,
         QuarantinedRow,
@@ -65,6 +66,19 @@ class ChangeReader(Protocol):
 
     def close(self) -> None:
         """Give back what `open` took; called once a tick is over, however it ended."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A reader that may be asked for the next page while the handler has the one before.
+
+    It is asked in another thread, for one page at a time, from a checkpoint that is not committed yet; nothing else
+    is asked of it meanwhile. Where the batch fails, the page is thrown away.
+    """
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it may be asked like that now; asked after the first page."""
 
 
 @runtime_checkable
@@ -275,6 +289,14 @@ class TellsQuiet(Protocol):
 
 
 @runtime_checkable
+class LooksBriefly(Protocol):
+    """A reader that a tick which lingers may ask every half second."""
+
+    def look(self, checkpoint: Position, limit: int) -> FetchResult:
+        """Read as `ChangeReader.fetch_changes` does, in one statement where nothing has come; wait for nobody."""
+
+
+@runtime_checkable
 class TellsPositions(ParsesPositions, Protocol):
     """A source whose positions people can read, and type: places in a log, or "now"."""
 
@@ -345,6 +367,15 @@ class HeldLease(Protocol):
         It is ambient: every writer on the same engine joins it. Leaving it commits; an exception
         rolls back, checkpoint and the handler's writes alike.
         """
+
+
+@runtime_checkable
+class TellsPause(Protocol):
+    """A held lease that learns by its writes that an operator wants the poller to stop."""
+
+    @property
+    def paused(self) -> Pause | None:
+        """The operator's mark, as of the last write."""
 
 
 @runtime_checkable

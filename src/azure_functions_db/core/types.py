@@ -130,6 +130,8 @@ class AdapterCapability:
     """Lets go of what is acknowledged: `acknowledge` is called while the lease is held, and again after a crash."""
     whole_transactions: bool = False
     """Hands out a transaction as a whole: a page may be longer than was asked for."""
+    scans: bool = False
+    """Goes through all its rows to find what has changed: nobody should look every half second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ class FetchResult:
     """What a source read: the records, where it stands after them, whether more is waiting.
 
     A record is a `RawRecord` or a `Change`. ``more`` is None where the source cannot tell: it is
-    then asked again within the tick, until it returns none.
+    then asked again within the tick, until it returns none. True without a record says that something is there
+    and cannot be handed out yet: a tick that lingers looks again soon.
     ``revisions`` is for a row that comes again with the cursor and key of an earlier delivery and another
     content: by its place among the records, a text that makes its event id another one.
     ``undecodable`` says by its place which record has values that Python cannot hold, and why: they

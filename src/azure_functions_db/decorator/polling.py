@@ -15,7 +15,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -40,6 +40,7 @@ from azure_functions_db.decorator.inputs import model_ref
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+    from concurrent.futures import Future
 
     from azure_functions_db.core.types import CheckpointJson, Position
     from azure_functions_db.decorator.injection import Kind
@@ -82,6 +83,7 @@ class Polling:
         with ThreadPoolExecutor(len(ticks), thread_name_prefix="azfdb-partition") as threads:
             # Each thread gets a context of its own, so that logs keep the invocation's id.
             futures = [threads.submit(shared.copy().run, tick) for tick in ticks]
+            _wait_for(futures)
         return _total([future.exception() or future.result() for future in futures])
 
     async def run_async(self, given: Mapping[str, Any], handler: Callable[[Any, PollContext], Awaitable[Any]]) -> int:
@@ -186,6 +188,17 @@ def reply_to(given: Mapping[str, Any], handled: int) -> str | None:
     """Return what the host wants of a poll function: nothing, but to an HTTP request something."""
     is_http = any(type(value).__name__ == "HttpRequest" for value in given.values())
     return f'{{"handled": {handled}}}' if is_http else None
+
+
+def _wait_for(futures: Sequence[Future[int]]) -> None:
+    """Wait until all have ended; whoever is interrupted meanwhile need not wait for those who linger."""
+    from azure_functions_db.trigger.linger import end_lingering
+
+    try:
+        wait(futures)
+    except BaseException:
+        end_lingering()
+        raise
 
 
 def _total(outcomes: Sequence[int | BaseException]) -> int:

@@ -358,6 +358,7 @@ def replay_range(poller: Poller, first: str, last: str, announce: Callable[[Hori
     """Give the rows from one cursor value to another to the app's handler, in batches; no state is read or written."""
     source = range_source(poller.defined.settings.source)
     ends = [source.cursor_from(text) for text in (first, last)]
+    handler_of(poller.defined)  # what cannot be called from here is refused before anything is read
     rows = 0
     for batch in range_batches(poller, source.ranged(*ends), {}, poller.defined.settings.batch_size, announce):
         try:

@@ -27,6 +27,11 @@ _MONTH = dt.timedelta(days=30)
 # Enough to know the pace of a schedule.
 _SAMPLE = 1000
 _IDLE_REQUESTS, _BATCH_REQUESTS = 1, 3
+# What the host lets a function run for on the Consumption plan, unless host.json says more.
+_FUNCTION_TIMEOUT = 300.0
+# What a plan counts at least: Consumption 0.1 s with 128 MB for an execution, Flex 1 s with the memory of an instance.
+_CONSUMPTION_GB, _CONSUMPTION_SECONDS = 0.125, 0.1
+_FLEX_GB, _FLEX_SECONDS = 2.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ def _findings(poller: Poller) -> Iterator[Finding]:
         yield from _outputs(definition)
         yield from _checked("relay", lambda: _relays(definition))
         yield from _checked("requests", lambda: [_requests(definition)])
+        yield from _checked("linger", lambda: _linger(definition))
 
 
 def _checked(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -112,6 +118,9 @@ def _ticks(poller: Poller) -> Iterator[Finding]:
     read_ticks(poller, status, dt.datetime.now(dt.UTC))
     for told in status.problems:
         yield Finding("ticks", "error", told, f"azfdb inspect {poller.name}, then the app's log")
+    if status.silent_from is not None and not status.problems:
+        told = f"last at {status.last_tick:%H:%M:%S}Z; silent if none comes by {status.silent_from:%H:%M:%S}Z"
+        yield Finding("ticks", "ok", told)
     if status.paused is not None:
         why = f": {status.paused.why}" if status.paused.why else ""
         yield Finding("ticks", "warning", f"paused by {status.paused.by}{why}", f"azfdb resume {poller.name}")
@@ -158,13 +167,68 @@ def _requests(definition: Definition) -> Finding:
     if not is_timer(function):
         return Finding("requests", "note", f"as many as the host's {function.trigger.type} fires")
     ticks = ticks_per_month(schedule_of(function), dt.datetime.now(dt.UTC))
+    idle, busy = requests(ticks, definition.settings.linger_seconds, definition.settings.lease_ttl_seconds)
+    told = f"{ticks:,} ticks a month: about {idle:,} storage requests when idle, {busy:,} with a batch each"
+    return Finding("requests", "ok", told)
+
+
+def requests(ticks: int, linger_seconds: float | None = None, lease_ttl_seconds: float = 120) -> tuple[int, int]:
+    """Return what so many ticks a month ask of the store: when nothing changes, and with a batch each."""
     signs = min(ticks, round(_MONTH / SIGN_OF_LIFE))
-    return Finding(
-        "requests",
-        "ok",
-        f"{ticks:,} ticks a month: about {ticks * _IDLE_REQUESTS + signs:,} storage requests when idle, "
-        f"{ticks * _BATCH_REQUESTS:,} with a batch each",
+    idle, busy = requests_of_tick(linger_seconds, lease_ttl_seconds)
+    return round(ticks * idle) + signs, round(ticks * busy)
+
+
+def requests_of_tick(linger_seconds: float | None, lease_ttl_seconds: float) -> tuple[float, float]:
+    """Return the storage requests of an idle tick and of one with a batch; one that lingers always takes the lease."""
+    if linger_seconds is None:
+        return _IDLE_REQUESTS, _BATCH_REQUESTS
+    heartbeats = linger_seconds // (lease_ttl_seconds / 3)
+    return _BATCH_REQUESTS + heartbeats, _BATCH_REQUESTS + 1 + heartbeats
+
+
+def _linger(definition: Definition) -> Iterator[Finding]:
+    """Tell where a tick cannot linger as long as it is told to, and what that costs."""
+    settings, function = definition.settings, definition.function
+    if settings.linger_seconds is None or not is_timer(function):
+        return
+    schedule, now = schedule_of(function), dt.datetime.now(dt.UTC)
+    first = schedule.after(now)
+    seconds = min(settings.linger_seconds, settings.time_budget_seconds or settings.linger_seconds)
+    yield from _too_long(settings.linger_seconds, seconds, (schedule.after(first) - first).total_seconds())
+    cost = cost_of_lingering(ticks_per_month(schedule, now), seconds, settings.poll_interval_seconds)
+    yield Finding("linger", "ok", cost)
+
+
+def _too_long(wanted: float, seconds: float, interval: float) -> Iterator[Finding]:
+    if seconds < wanted:
+        told = f"time_budget_seconds={seconds:g} ends a tick before linger_seconds={wanted:g}"
+        yield Finding("linger", "warning", told)
+    if seconds > interval:
+        told = f"a tick stays for {seconds:g} s, and the next is due after {interval:g} s: it comes late each time"
+        yield Finding("linger", "warning", told, f"linger_seconds= of less than {interval:g}")
+    if seconds >= _FUNCTION_TIMEOUT:
+        told = f"a tick stays for {seconds:g} s: unless functionTimeout in host.json is longer, the host ends it"
+        yield Finding("linger", "warning", told, "a shorter linger_seconds=, or time_budget_seconds=")
+
+
+def cost_of_lingering(ticks: int, seconds: float, interval: float) -> str:
+    """Say what functions take in a month that linger, and what a schedule that is as quick would take instead."""
+    pause = max(1.0, interval)
+    often = round(_MONTH.total_seconds() / pause)
+    consumption, flex = (f"{amount:,.0f}" for amount in gigabyte_seconds(ticks, seconds))
+    as_quick, as_quick_flex = (f"{amount:,.0f}" for amount in gigabyte_seconds(often, None))
+    return (
+        f"{ticks * seconds / 3600:,.0f} hours of execution a month: {consumption} GB-s on Consumption at 128 MB, "
+        f"{flex} GB-s on Flex at 2,048 MB. A tick every {pause:g} s instead: {often:,} executions and storage "
+        f"requests, {as_quick} and {as_quick_flex} GB-s"
     )
+
+
+def gigabyte_seconds(ticks: int, seconds: float | None) -> tuple[float, float]:
+    """Return what Consumption and Flex count for ticks that linger so long; for others, the least that is counted."""
+    consumption = ticks * (seconds or _CONSUMPTION_SECONDS) * _CONSUMPTION_GB
+    return consumption, ticks * (seconds or _FLEX_SECONDS) * _FLEX_GB
 
 
 def ticks_per_month(schedule: Schedule, now: dt.datetime) -> int:

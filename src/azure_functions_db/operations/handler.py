@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.core.errors import ConfigurationError, HandlerError
 from azure_functions_db.core.types import HandledFirst
 from azure_functions_db.decorator.composition import poll_composition_of
-from azure_functions_db.operations.run import is_timer, timer_of
+from azure_functions_db.operations.run import LATE_OUTPUT, is_timer, timer_of
 from azure_functions_db.trigger.handler import PollContext, handled_count, mapped
 
 if TYPE_CHECKING:
@@ -89,5 +89,10 @@ def _host_arguments(definition: Definition) -> dict[str, Any]:
     if not is_timer(function):
         raise ConfigurationError(
             f"The function {function.name!r} is fired by a {function.trigger.type}: only the host has what it passes"
+        )
+    if function.late_outputs:
+        raise ConfigurationError(
+            f"The function {function.name!r} has the output binding {function.late_outputs[0].type} "
+            f"{function.late_outputs[0].name!r}: what it sets there would be lost here. {LATE_OUTPUT}"
         )
     return timer_of(function).arguments(past_due=False, status={}, directory=Path.cwd())

@@ -126,11 +126,10 @@ class Pollers:
         self._sink = sink
 
     @classmethod
-    def of_app(cls, app: App) -> Pollers:
-        """Return the pollers that an app defines."""
-        return cls(
-            {trigger.name: Definition(function, trigger) for function in app.functions for trigger in function.pollers}
-        )
+    def of_app(cls, app: App, sink: QuarantineSink | None = None) -> Pollers:
+        """Return the pollers that an app defines; the sink stands in for the quarantines that it names."""
+        pollers = ((function, trigger) for function in app.functions for trigger in function.pollers)
+        return cls({trigger.name: Definition(function, trigger) for function, trigger in pollers}, sink=sink)
 
     @classmethod
     def in_process(cls) -> Pollers:
@@ -186,7 +185,7 @@ class Pollers:
 
     def _defined(self, name: str) -> Poller:
         definition = self._definitions[name]
-        return Poller(name, definition.settings.store, definition.settings.quarantine, definition)
+        return Poller(name, definition.settings.store, self._sink or definition.settings.quarantine, definition)
 
     def _stored(self, store: DocumentStateStore, name: str) -> Poller:
         return Poller(name, store, self._sink)
@@ -212,9 +211,14 @@ class AppFunction:
     bindings: tuple[Any, ...]
 
     @property
+    def outputs(self) -> list[Any]:
+        """The output bindings that the host writes once the function has returned."""
+        return [each for each in self.bindings if _is_output(each)]
+
+    @property
     def late_outputs(self) -> list[Any]:
-        """The host's output bindings of a function that polls: they are written after the checkpoint has moved."""
-        return [each for each in self.bindings if _is_output(each)] if self.pollers else []
+        """Those of a function that polls: they are written after the checkpoint has moved."""
+        return self.outputs if self.pollers else []
 
     @property
     def pollers(self) -> tuple[PollTrigger, ...]:

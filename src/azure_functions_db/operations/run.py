@@ -24,6 +24,7 @@ from azure_functions_db.core.errors import Code, ConfigurationError, DbError, St
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.ports import ListsPollers
 from azure_functions_db.core.serializers import parsed_json, shown, timestamp
+from azure_functions_db.trigger.linger import end_lingering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from azure_functions_db.operations.pollers import App, AppFunction
 
 _log = logging.getLogger("azfdb")
+
+_SEEING_OFF_SECONDS = 0.05
 
 
 class Scheduler:
@@ -65,7 +68,7 @@ class Scheduler:
         return self._running
 
     def stop(self) -> None:
-        """Fire no more; ticks that are under way come to their end."""
+        """Fire no more; ticks that are under way come to their end, and those that linger end now."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -74,6 +77,14 @@ class Scheduler:
             async with asyncio.TaskGroup() as tasks:
                 for timer in self._timers:
                     tasks.create_task(self._keep(timer, threads))
+                tasks.create_task(self._see_off())
+
+    async def _see_off(self) -> None:
+        """Once it is to end, let no tick linger: not those that do, nor one that has only just begun."""
+        await self._stopping.wait()
+        while self._running:
+            end_lingering()
+            await asyncio.sleep(_SEEING_OFF_SECONDS)
 
     async def tick(self, timer: Timer, threads: ThreadPoolExecutor | None = None, *, past_due: bool = False) -> bool:
         """Call a function once and tell whether it succeeded."""
@@ -136,6 +147,7 @@ async def run_once(app: App, name: str) -> bool:
             f"The app has no timer function {name!r}; it has: {there}{did_you_mean(name, functions)}"
         )
     timer = timer_of(functions[name])
+    _warn_of_outputs([timer])
     return await _scheduler(app, [timer]).tick(timer)
 
 
@@ -156,7 +168,16 @@ def scheduler_of(app: App) -> Scheduler:
     timers = timers_of(app)
     if not timers:
         raise ConfigurationError("The app has no timer functions; azfdb run serves nothing else")
+    _warn_of_outputs(timers)
     return _scheduler(app, timers)
+
+
+def _warn_of_outputs(timers: Sequence[Timer]) -> None:
+    for function in (timer.function for timer in timers):
+        for binding in function.outputs:
+            late = f". {LATE_OUTPUT}" if function.late_outputs else ""
+            named = f"{binding.type} {binding.name!r}"
+            _log.warning("%s has the output binding %s, which only the host writes%s", function.name, named, late)
 
 
 def _scheduler(app: App, timers: list[Timer]) -> Scheduler:
@@ -296,10 +317,31 @@ class Timer:
         from azure.functions.timer import TimerRequest
 
         request = TimerRequest(past_due=past_due, schedule_status=status, schedule={"AdjustForDST": True})
-        given = {self.function.trigger.name: request}
+        given = {self.function.trigger.name: request, **{name: _unwritten() for name in _taken_outputs(self.function)}}
         if "context" in inspect.signature(self.function.call).parameters:
             given["context"] = _context(self.name, directory)
         return given
+
+
+def _taken_outputs(function: AppFunction) -> set[str]:
+    """Return the parameters by which a function sets output bindings; it may also return what goes there."""
+    return {binding.name for binding in function.outputs} & set(inspect.signature(function.call).parameters)
+
+
+def _unwritten() -> Any:
+    """Return what takes a value as the host's output binding does, and writes it nowhere."""
+    from azure.functions import Out
+
+    class Unwritten(Out[Any]):
+        value: Any = None
+
+        def set(self, val: Any) -> None:
+            self.value = val
+
+        def get(self) -> Any:
+            return self.value
+
+    return Unwritten()
 
 
 def _context(name: str, directory: Path) -> Any:
@@ -324,11 +366,11 @@ def is_timer(function: AppFunction) -> bool:
 
 def timer_of(function: AppFunction) -> Timer:
     """Return the function with its schedule, whose ``%NAME%`` settings are read now."""
-    if foreign := [binding for binding in function.bindings if binding is not function.trigger]:
-        late = f". {LATE_OUTPUT}" if function.late_outputs else ""
+    served = [function.trigger, *function.outputs]
+    if foreign := [binding for binding in function.bindings if binding not in served]:
         raise ConfigurationError(
             f"The function {function.name!r} has a binding that only the Functions host can serve: "
-            f"{foreign[0].type} {foreign[0].name!r}{late}"
+            f"{foreign[0].type} {foreign[0].name!r}"
         )
     _check_parameters(function)
     return Timer(function, schedule_of(function))
@@ -341,7 +383,7 @@ def schedule_of(function: AppFunction) -> Schedule:
 
 def _check_parameters(function: AppFunction) -> None:
     """Refuse a function that the host would not load: what it passes and what the function takes must agree."""
-    taken = set(inspect.signature(function.call).parameters) - {"context"}
+    taken = set(inspect.signature(function.call).parameters) - {"context"} - _taken_outputs(function)
     passed = function.trigger.name
     if taken not in ({passed}, set()):
         raise ConfigurationError(

@@ -78,11 +78,14 @@ class PollerStatus:
     cursor: Any = None
     key: Mapping[str, Any] = field(default_factory=dict)
     last_tick: dt.datetime | None = None
-    """When it was last known to tick, well or not; an idle poller leaves a sign every ten minutes."""
+    """When it was last known to tick, well or not; an idle poller leaves a sign every two minutes."""
+    last_tick_age_seconds: float | None = None
     last_success: dt.datetime | None = None
     last_success_age_seconds: float | None = None
     next_expected: dt.datetime | None = None
     """When its schedule says that it ticks next; in the past where that tick never came."""
+    silent_from: dt.datetime | None = None
+    """From when on it is called silent unless it gives a sign before: until then, a dead one may look idle."""
     rows_per_second: float | None = None
     rate_window_seconds: int = RATE_SECONDS
     """Over how long the rate is averaged."""
@@ -280,14 +283,17 @@ def _place_of(batch: StuckBatch | None) -> str:
 
 def _note_times(poller: Poller, status: PollerStatus, now: dt.datetime) -> None:
     """Say when the next tick is expected; where one should have come long ago, when that was."""
+    if status.last_tick is not None:
+        status.last_tick_age_seconds = max(0.0, (now - status.last_tick).total_seconds())
     schedule = _schedule_of(poller)
     if schedule is None or status.paused is not None:
         return
     status.next_expected = schedule.after(now)
     if status.last_tick is None or (status.lease is not None and status.lease.alive):
         return
-    # A sign of an idle poller may be ten minutes old; a tick takes its time.
-    if now > schedule.after(status.last_tick + SIGN_OF_LIFE) + _GRACE:
+    # The sign of an idle poller comes with the first tick after its time; a tick takes its own.
+    status.silent_from = schedule.after(status.last_tick + SIGN_OF_LIFE) + _GRACE
+    if now > status.silent_from:
         status.next_expected = schedule.after(status.last_tick)
 
 

@@ -260,7 +260,8 @@ def _saved(file: Path) -> tuple[CheckpointJson, str | None]:
     try:
         written = parsed_json(file.read_bytes())
     except (OSError, ValueError) as failure:
-        raise ConfigurationError(f"The checkpoint cannot be read from {file}: {failure}") from None
+        why = getattr(failure, "strerror", None) or failure  # without the path once more
+        raise ConfigurationError(f"The checkpoint cannot be read from {file}: {why}") from None
     match written:
         case {"version": _, "poller_name": str() as name}:
             document = decoded(json.dumps(written).encode(), name)

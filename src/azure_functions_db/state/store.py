@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from azure_functions_db.core.ports import HeldLease
-    from azure_functions_db.core.types import CheckpointJson
+    from azure_functions_db.core.types import CheckpointJson, Pause
     from azure_functions_db.state.backend import Backend, Version
 
 _logger = logging.getLogger("azure_functions_db")
@@ -241,6 +241,12 @@ class DocumentLease:
         if current and is_held(current.document, self.lease_id, self._clock()):
             return copy.deepcopy(current.document.checkpoint)
         return None
+
+    @property
+    def paused(self) -> Pause | None:
+        """An operator's mark that the poller is to stop, as of the last write under this lease."""
+        current = self._current
+        return None if current is None else current.document.paused
 
     def doubt(self) -> None:
         """Note that what was written last may not be there: it is read before the next write."""

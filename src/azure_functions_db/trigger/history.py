@@ -8,7 +8,8 @@ one commit to the next: only its first slot is ever read again, and JSON has one
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
@@ -34,11 +35,15 @@ class Sample:
 
     def plus(self, other: Self) -> Self:
         """Return both together, of which the other one is the younger."""
-        *counted, lag = astuple(self)
-        *more, newer = astuple(other)
+        *counted, lag = _counters(self)
+        *more, newer = _counters(other)
         sums: list[Any] = [min(_MOST, one + two) for one, two in zip(counted, more, strict=True)]
         sums.append(lag if newer is None else min(_MOST, newer))
         return type(self)(*sums)
+
+
+# With each batch four times: `dataclasses.astuple` takes ten times as long.
+_counters: Final = attrgetter(*(counter.name for counter in fields(Sample)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +110,4 @@ def _read(slot: str) -> tuple[int, Sample] | None:
 
 
 def _written(number: int, sample: Sample) -> str:
-    return ",".join("" if value is None else f"{max(0, value):x}" for value in (number, *astuple(sample)))
+    return ",".join("" if value is None else f"{max(0, value):x}" for value in (number, *_counters(sample)))

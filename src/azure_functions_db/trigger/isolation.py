@@ -64,7 +64,10 @@ class IsolatingTick(Tick):
             if len(page.records) >= limit or page.more is False:
                 break
             further = super()._page(page.next_checkpoint, limit - len(page.records), search)
+            is_held_back = not further.records and further.next_checkpoint == page.next_checkpoint
             page = replace(_joined(page, further), more=further.more if further.records else bool(further.more))
+            if is_held_back:
+                break
         return page
 
     def _recover(self, batch: Batch, failure: PollerError) -> Checkpoint | None:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lease_margin
 from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError
-from azure_functions_db.core.ports import LookingStateStore, NotingStateStore, StateStore, TransactionalStateStore
+from azure_functions_db.core.ports import (
+    LookingStateStore,
+    NotingStateStore,
+    StateStore,
+    TellsPause,
+    TransactionalStateStore,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +70,7 @@ class Lease:
         self._state: PollerState | None = None
         self._held: HeldLease | None = None
         self._stopped = threading.Event()
+        self._woken = threading.Event()
         self._cancelled = False
         self._call: LoopCall[Any] | None = None
         self._heartbeat: Heartbeat | None = None
@@ -129,6 +136,11 @@ class Lease:
         return self._held.transaction() if self._held is not None and self._transactional else nullcontext()
 
     @property
+    def is_paused(self) -> bool:
+        """Tell whether an operator has paused the poller since, as far as the last write or renewal has shown it."""
+        return isinstance(self._held, TellsPause) and self._held.paused is not None
+
+    @property
     def is_to_release(self) -> bool:
         """Tell whether the lease has still to be given back."""
         return self._held is not None
@@ -170,7 +182,13 @@ class Lease:
 
     def pause(self, seconds: float) -> None:
         """Sleep, but not through an interruption."""
-        self._stopped.wait(seconds)
+        self._woken.wait(seconds)
+        if not self._stopped.is_set():
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """End the pause that is under way, or else the next one; callable from any thread."""
+        self._woken.set()
 
     def watch(self, call: LoopCall[Any]) -> Any:
         """Wait for a coroutine on the loop and return its result; cancel it when the tick is interrupted."""
@@ -217,6 +235,7 @@ class Lease:
 
     def _stop(self) -> None:
         self._stopped.set()
+        self._woken.set()
         if self._call is not None:
             self._call.cancel()
 

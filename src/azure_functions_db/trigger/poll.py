@@ -71,6 +71,17 @@ class PollOptions(TypedDict, total=False):
     time_budget_seconds: Annotated[
         float | None, Option(None, "Starts no further batch or retry in a tick that would not end within this time.")
     ]
+    linger_seconds: Annotated[
+        float | None,
+        Option(
+            None,
+            "Keeps a tick that has drained its backlog for this long after it began: it holds its lease and looks for "
+            "more every poll_interval_seconds. Without it, a tick ends when nothing is left.",
+        ),
+    ]
+    poll_interval_seconds: Annotated[
+        float, Option(0.5, "How long a tick that lingers waits between two looks; up to 2 seconds while nothing comes.")
+    ]
     quarantine: Annotated[
         QuarantineSink | None,
         Option(
@@ -97,6 +108,14 @@ class PollOptions(TypedDict, total=False):
             "batch",
             'When the checkpoint moves: "batch", behind the whole batch; "row", behind each row, which the handler '
             "is then given alone.",
+        ),
+    ]
+    read_ahead: Annotated[
+        bool,
+        Option(
+            True,
+            "Reads the next page while the handler has this one, over a connection of its own, where the source can "
+            'and somebody waits; not with transactional=True or commit="row".',
         ),
     ]
     observers: Annotated[Iterable[Observer], Option((), "Further listeners beside the log and metrics.", ("__iter__",))]
@@ -157,11 +176,14 @@ class PollSettings:
     max_batches_per_tick: int
     lease_ttl_seconds: float
     time_budget_seconds: float | None
+    linger_seconds: float | None
+    poll_interval_seconds: float
     quarantine: QuarantineSink | None
     max_attempts: int
     model: type[Any] | None
     transactional: bool
     commit: Literal["batch", "row"]
+    read_ahead: bool
     consumer: str
     """Who handles the changes, whichever poller reads them: a function has several partitions, and backfills."""
     carried: Callable[[Checkpoint], Position | None] | None
@@ -179,10 +201,16 @@ class PollSettings:
             value = getattr(self, setting)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigurationError(f"{setting} must be a whole number of at least 1", setting=setting)
-        for setting in ("lease_ttl_seconds", "time_budget_seconds"):
+        for setting in ("lease_ttl_seconds", "time_budget_seconds", "linger_seconds", "poll_interval_seconds"):
             value = getattr(self, setting)
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{setting} must be greater than 0", setting=setting)
+        if self.linger_seconds is not None and self.source.capability().scans:
+            raise ConfigurationError(
+                f"linger_seconds= would have a {type(self.source).__name__} compare its whole table at every look: "
+                "leave it out, and give the function a faster schedule instead",
+                setting="linger_seconds",
+            )
         if self.commit not in {"batch", "row"}:
             raise ConfigurationError(f"commit= is 'batch' or 'row', not {self.commit!r}", setting="commit")
         if self.model is not None and not hasattr(self.model, "model_validate"):

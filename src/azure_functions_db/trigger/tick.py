@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from azure_functions_db.core.clocks import lag_seconds
@@ -23,7 +25,7 @@ from azure_functions_db.core.errors import (
     SourceInUseError,
     StateStoreError,
 )
-from azure_functions_db.core.ports import CountsChanges, TellsQuiet
+from azure_functions_db.core.ports import CountsChanges, LooksBriefly, ReadsAhead, TellsQuiet
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import datetime_text
 from azure_functions_db.core.signals import (
@@ -42,10 +44,13 @@ from azure_functions_db.core.signals import (
     TickResult,
     TickStarted,
 )
+from azure_functions_db.core.types import FetchResult
+from azure_functions_db.trigger.ahead import WORTHWHILE_SECONDS, PageAhead
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
 from azure_functions_db.trigger.history import Sample
 from azure_functions_db.trigger.lease import Lease, TickCancelled
+from azure_functions_db.trigger.linger import Linger
 from azure_functions_db.trigger.normalizers import normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.errors import DbError
     from azure_functions_db.core.ports import ChangeReader
     from azure_functions_db.core.signals import Observers, TickSignal
-    from azure_functions_db.core.types import FetchResult, Position
+    from azure_functions_db.core.types import Position
     from azure_functions_db.trigger.batch import Search
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
@@ -66,7 +71,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # How old the last sign of an idle poller may become: what an operator sees of it is no older, and costs a write.
-SIGN_OF_LIFE = dt.timedelta(minutes=10)
+SIGN_OF_LIFE = dt.timedelta(minutes=2)
 _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 
 # Further behind than this is far behind; counting on would cost more than it tells.
@@ -79,6 +84,8 @@ class Pace:
 
     commit_ms: float = 0.0
     """How long the last commit took."""
+    handler_waited: float = 0.0
+    """For how many seconds the last call of the handler did not compute: it waited for others."""
 
 
 class Tick:
@@ -105,15 +112,22 @@ class Tick:
         self._began = settings.monotonic()
         self._result = TickResult.EMPTY
         self._batches = self._fetched = self._handled_count = 0
-        self._ahead: FetchResult | None = None
+        self._ahead: PageAhead | None = None
+        self._fetch_waited = 0.0
         self._batch: Batch | None = None  # the one that is at hand
         self._unmoved: Checkpoint | None = None  # what a failed batch leaves to be written, where it is known
         self._failures = 0
+        self._linger = self._new_linger()
+        self._has_rested = False  # from then on it looks again and again, and tells no fact twice
+        self._is_unwritten = False  # whether what a source has to remember waits for the next write
+        self._batch_seconds = 0.0  # how long the last one took
         # A handler may change its rows: where they may be needed again, it is given copies.
         self._are_given_once = settings.quarantine is None and settings.retry_policy.max_attempts == 1
         # Row by row, a page has one row: only the source knows the position behind each.
         self._page_size, pages = (1, settings.batch_size) if settings.commit == "row" else (settings.batch_size, 1)
         self._most_pages = settings.max_batches_per_tick * pages
+        # Within the handler's transaction nothing else is read; row by row, a page is too small to gain by it.
+        self._may_read_ahead = settings.read_ahead and not settings.transactional and settings.commit == "batch"
 
     # The story.
 
@@ -150,10 +164,13 @@ class Tick:
     def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Take one batch from the source to its commit; return where to go on, None when the tick is over."""
         batch = self._fetch(checkpoint)
-        if batch is None or not self._hold():
+        if isinstance(batch, FetchResult):
+            return self._rest(checkpoint, batch)
+        if not self._hold():
             return None
         if batch.start is not None:
             self._fix_start(batch, batch.start)
+        self._read_ahead(batch)
         return self._handled(batch)
 
     def _fix_start(self, batch: Batch, start: Checkpoint) -> None:
@@ -205,12 +222,17 @@ class Tick:
 
     def _note_success(self, checkpoint: Checkpoint) -> None:
         """Note that all is well again, or from time to time that an idle poller is alive."""
-        now, seen = self._settings.now(), checkpoint.ticked_at
-        if checkpoint.failure is None and seen is not None and now - seen < SIGN_OF_LIFE:
+        if not self._is_sign_due(checkpoint):
             return
-        alive = checkpoint.noting(failure=None, ticked_at=datetime_text(now))
         with suppress(StateStoreError, PollerError):  # somebody else was faster, or the next tick will
-            self.lease.note(alive.stored)
+            self.lease.note(self._alive(checkpoint).stored)
+
+    def _is_sign_due(self, checkpoint: Checkpoint) -> bool:
+        seen = checkpoint.ticked_at
+        return checkpoint.failure is not None or seen is None or self._settings.now() - seen >= SIGN_OF_LIFE
+
+    def _alive(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint.noting(failure=None, ticked_at=datetime_text(self._settings.now()))
 
     # The lease.
 
@@ -228,16 +250,20 @@ class Tick:
             self._say(PollerPaused, pause=self.lease.paused)
             return None
         self._loaded = Checkpoint.of(self._stage(Stage.LOAD, self.lease.load))
-        if self._needs.needs_lease and not self._is_quiet() and not self._hold():
+        if self._needs.needs_lease and not self._is_quiet(self._loaded) and not self._hold():
             return None
         return self._loaded if self._take_over() else None
 
-    def _is_quiet(self) -> bool:
+    def _is_quiet(self, checkpoint: Checkpoint) -> bool:
         """Tell whether nothing is to be read, so that a tick with nothing to do takes no lease and writes nothing."""
-        source = self._source
-        if isinstance(source, TellsQuiet) and self._settings.carried is None:
-            self._ahead = self._stage(Stage.FETCH, lambda: source.quiet(self._loaded.position))
-        return self._ahead is not None
+        source, position = self._source, checkpoint.position
+        if not isinstance(source, TellsQuiet) or self._settings.carried is not None:
+            return False
+        nothing = self._stage(Stage.FETCH, lambda: source.quiet(position))
+        if nothing is None:
+            return False
+        self._ahead = PageAhead.read(position, lambda: nothing)
+        return True
 
     def _take_over(self) -> bool:
         """Go on from where others have been for the same rows, if that is further; False when the lease is taken."""
@@ -284,9 +310,15 @@ class Tick:
                 with suppress(PollerError):
                     self._stage(Stage.RELEASE, self.lease.release)
         finally:
-            if self._reader is not None:
-                with suppress(PollerError):
-                    self._stage(Stage.CLOSE, self._reader.close)
+            if self._ahead is not None:
+                self._ahead.wait()
+            self._close()
+
+    def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with suppress(PollerError):
+                self._stage(Stage.CLOSE, reader.close)
 
     def _new_lease(self) -> Lease:
         settings = self._settings
@@ -300,22 +332,73 @@ class Tick:
             tell=lambda error, lost: self._say(LeaseRenewFailed, lease_owner=self.lease.owner, error=error, lost=lost),
         )
 
+    # Staying.
+
+    def _new_linger(self) -> Linger | None:
+        settings = self._settings
+        if settings.linger_seconds is None:
+            return None
+        return Linger(
+            settings.linger_seconds,
+            settings.poll_interval_seconds,
+            self._began,
+            clock=settings.monotonic,
+            wake=self.lease.wake,
+        )
+
+    def _lingers(self, batch_seconds: float) -> bool:
+        """Tell whether the tick stays for what may come, with time enough for another batch."""
+        if self._linger is None or self.lease.is_paused:
+            return False
+        return self._linger.lasts(self._seconds_left() - batch_seconds)
+
+    def _rest(self, checkpoint: Checkpoint, found: FetchResult) -> Checkpoint | None:
+        """With nothing to hand out, wait under the lease and return where to look again; None: the tick is over."""
+        reached = Checkpoint.of(found.next_checkpoint)
+        if self._linger is None or not self._lingers(self._batch_seconds):
+            self._keep(reached, checkpoint)
+            return None
+        if not self._hold():
+            return None
+        checkpoint, self._has_rested = self._remembered(reached, checkpoint), True
+        if isinstance(self._source, TellsQuiet):
+            self._close()  # nobody is kept waiting, by a slot that is held say, while there is nothing to read
+        self._pause(self._linger.pause(self._seconds_left() - self._batch_seconds, held_back=bool(found.more)))
+        self._is_quiet(checkpoint)
+        return checkpoint
+
+    def _remembered(self, reached: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with what its source has to remember, which can wait for the next write.
+
+        Not where a source begins, or lets go of what lies before; nor where the state should tell that all is well.
+        """
+        has_news = checkpoint.has_news(reached)
+        cannot_wait = has_news and (self._needs.acknowledges or not checkpoint.position)
+        is_due = cannot_wait or self._is_sign_due(checkpoint)
+        if has_news:
+            checkpoint, self._is_unwritten = checkpoint.kept(reached, self._settings.now()), True
+        if is_due:
+            checkpoint, self._is_unwritten = self._alive(checkpoint), False
+            self._stage(Stage.COMMIT, lambda: self.lease.commit(checkpoint.stored, last=False))
+        if cannot_wait:
+            self._acknowledge(checkpoint)
+        return checkpoint
+
     # Reading.
 
-    def _fetch(self, checkpoint: Checkpoint) -> Batch | None:
-        """Return the batch behind a checkpoint, None when nothing has changed."""
+    def _fetch(self, checkpoint: Checkpoint) -> Batch | FetchResult:
+        """Return the batch behind a checkpoint; where nothing has changed, what the source says instead."""
         if self.lease.is_held:
             self.lease.check()
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop
-        result, self._ahead = self._ahead or self._read(checkpoint.position, limit, search, spent), None
-        for fact in result.facts:
+        result = self._due(checkpoint.position, search, spent) or self._read(checkpoint.position, limit, search, spent)
+        for fact in result.facts if result.records or not self._has_rested else ():
             self._say(SourceReported, fact=fact)
         if not result.records:
             self._say(FetchedNothing, fetch_duration_ms=spent.get(Stage.FETCH, 0.0), checkpoint_before=checkpoint.json)
-            self._keep(Checkpoint.of(result.next_checkpoint), checkpoint)
-            return None
+            return result
         self._fetched += len(result.records)
         batch = Batch(
             id=f"batch_{self._settings.new_id()}",
@@ -335,10 +418,35 @@ class Tick:
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
         return batch
 
+    def _due(self, position: Position, search: Search | None, spent: dict[Stage, float]) -> FetchResult | None:
+        """Return the page behind a position if it was read ahead; what was read for another one is thrown away."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        page = (
+            ahead.at(position) if ahead.is_here else self._stage(Stage.FETCH, lambda: ahead.at(position), spent=spent)
+        )
+        return page if search is None else None
+
+    def _read_ahead(self, batch: Batch) -> None:
+        """Have the next page read while the handler has this one, where either of them waits for others."""
+        if (
+            self._may_read_ahead
+            and batch.more
+            and batch.search is None
+            and self._batches + 1 < self._most_pages
+            and max(self._fetch_waited, self._pace.handler_waited) >= WORTHWHILE_SECONDS
+            and isinstance(self._reader, ReadsAhead)
+            and self._reader.reads_ahead
+        ):
+            position = batch.after.position
+            self._ahead = PageAhead.begin(position, lambda: self._page(position, self._page_size, None))
+
     def _read(self, position: Position, limit: int, search: Search | None, spent: dict[Stage, float]) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
         pauses: Iterator[float] | None = None
         while True:
+            idle = perf_counter() - thread_time()  # a clock that stands still while this thread computes
             try:
                 return self._stage(Stage.FETCH, lambda: self._page(position, limit, search), spent=spent)
             except FetchError as error:
@@ -347,9 +455,14 @@ class Tick:
                 if pause is None or not error.transient:
                     raise
                 self._pause(pause)
+            finally:
+                self._fetch_waited = perf_counter() - thread_time() - idle
 
     def _page(self, position: Position, limit: int, search: Search | None) -> FetchResult:  # noqa: ARG002 - see IsolatingTick
-        return self._opened().fetch_changes(position, limit)
+        reader = self._opened()
+        if self._has_rested and isinstance(reader, LooksBriefly):
+            return reader.look(position, limit)
+        return reader.fetch_changes(position, limit)
 
     def _opened(self) -> ChangeReader:
         if self._reader is None:
@@ -382,7 +495,7 @@ class Tick:
 
     def _keep(self, reached: Checkpoint, checkpoint: Checkpoint) -> None:
         """Commit what a source has to remember with nothing to hand out: where "now" is, whom it waits for."""
-        if not checkpoint.has_news(reached):
+        if not self._is_unwritten and not checkpoint.has_news(reached):
             self._note_success(checkpoint)
             return
         if not self._hold():
@@ -500,6 +613,8 @@ class Tick:
         A source that does not tell is read again: rows may have changed since, and a transaction may have to
         stay whole.
         """
+        if self._ahead is not None:
+            self._ahead.wait()
         wanted, limit = frozenset(ids), len(ids)
         if batch.cut is not None:
             return Checkpoint.of(batch.cut(limit)), wanted
@@ -516,7 +631,7 @@ class Tick:
 
     def _call(self, batch: Batch, events: Sequence[RowChange]) -> int:
         """Hand events to the handler; return how many it got through. In a search, misfits fail on their own."""
-        began = self._settings.monotonic()
+        began, idle = self._settings.monotonic(), perf_counter() - thread_time()
         fitting, misfits = self._given(batch, events)
         try:
             return self._stage(
@@ -527,6 +642,7 @@ class Tick:
             raise
         finally:
             batch.call_seconds = self._settings.monotonic() - began
+            self._pace.handler_waited = perf_counter() - thread_time() - idle
 
     def _handle(self, batch: Batch, events: Sequence[RowChange], fitting: list[Any], misfits: _Errors) -> int:
         count = len(fitting)
@@ -614,14 +730,19 @@ class Tick:
             yield
 
     def _is_last(self, batch: Batch) -> bool:
-        if batch.ends_tick or not batch.more:
+        if batch.ends_tick:
+            return True
+        # The next batch is expected to take as long as this one.
+        batch_seconds = self._settings.monotonic() - batch.began
+        if self._lingers(batch_seconds):
+            return False  # by then, time is what ends it, and not the number of its batches
+        if not batch.more:
             return True
         # All steps of a search together count as one batch.
         is_over = self._search_after(batch.after) is None
         if is_over and self._batches + 1 >= self._most_pages:
             return True
-        # The next batch is expected to take as long as this one.
-        if not self._has_time(self._settings.monotonic() - batch.began):
+        if not self._has_time(batch_seconds):
             return True
         return is_over and batch.is_maybe_last and not self._follows(batch.after)
 
@@ -633,23 +754,28 @@ class Tick:
         """
         if self._settings.transactional:
             return True  # inside the handler's transaction nothing else is read
-        try:
-            ahead = self._page(checkpoint.position, self._page_size, None)
-        except Exception:  # noqa: BLE001 - see above
-            return True
-        self._ahead = ahead if ahead.records else None
-        return bool(ahead.records)
+        position = checkpoint.position
+        if self._ahead is None:
+            self._ahead = PageAhead.read(position, lambda: self._page(position, self._page_size, None))
+        page = self._ahead.at(position)
+        return page is None or bool(page.records)
 
     def _has_time(self, seconds: float) -> bool:
         """Tell whether something that takes so long would end within the time budget."""
+        return seconds <= self._seconds_left()
+
+    def _seconds_left(self) -> float:
         budget = self._settings.time_budget_seconds
-        return budget is None or self._settings.monotonic() + seconds <= self._began + budget
+        return math.inf if budget is None else self._began + budget - self._settings.monotonic()
 
     def _go_on_after(self, batch: Batch) -> Checkpoint | None:
         """Tell what was done; return the position to go on from, None when the tick is over."""
         self._batches += batch.is_last or self._search_after(batch.after) is None
         handled = batch.handled_events
         self._handled_count += len(handled)
+        self._batch_seconds = self._settings.monotonic() - batch.began
+        if self._linger is not None:
+            self._linger.note_change()
         self._result = TickResult.HANDLED
         self._batch = None
         self._acknowledge(batch.after, batch.id)
@@ -659,7 +785,7 @@ class Tick:
     def _tell_of(self, batch: Batch, handled: Sequence[RowChange]) -> None:
         lag, spent = batch.lag_seconds, batch.spent
         waiting = None
-        if lag is None and batch.is_last:
+        if lag is None and (batch.is_last or not batch.more):
             waiting = self._rows_behind(batch.after) if batch.more else 0
         self._say(
             BatchCommitted,

@@ -553,6 +553,13 @@ def test_a_mistake_is_refused_in_one_line_that_says_what_to_do(meet: Meet, mista
     assert re.search(rf"^azfdb: .*{mistake.says}.*\[{mistake.code}\]$", line)
 
 
+@pytest.mark.parametrize("app", [options("batch_size=0"), "print(nowhere)\n"], ids=["our error", "any other"])
+def test_the_line_of_the_app_is_named(meet: Meet, app: str) -> None:
+    line = (HEAD + app).splitlines().index(next(each for each in app.splitlines() if each.startswith(("@db", "print"))))
+    _, _, err = meet(Mistake("", app, "doctor", "", Code.MISUSED))
+    assert err.startswith(f"azfdb: function_app.py:{line + 1}: ")
+
+
 @pytest.mark.parametrize("mistake", WHILE_RUNNING, ids=named)
 def test_a_mistake_that_only_a_run_meets_fails_it_and_says_what_to_do(meet: Meet, mistake: Mistake) -> None:
     code, out, err = meet(mistake)

@@ -29,9 +29,19 @@ def commands(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
-    whole = typer.main.get_command(app)
-    printing = {name for name, each in commands(whole) if any("--json" in option.opts for option in each.params)}
+    printing = {name for name, each in every_command() if any("--json" in option.opts for option in each.params)}
     assert printing == set(OUTPUTS) - {"error"}
+
+
+def test_every_command_that_is_about_pollers_takes_the_same_options_of_where_they_are() -> None:
+    target = {"--app", "--store", "--app-name", "--quarantine"}
+    taken = {name: target & {word for each in one.params for word in each.opts} for name, one in every_command()}
+    # They are about an app, or about files: what they take beside it has another meaning, or none.
+    assert {name for name in taken if taken[name] != target} == {"init", "run", "demo", "plan", "schema", "migrate"}
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    return commands(typer.main.get_command(app))
 
 
 def test_every_schema_is_one_and_is_printed(shop: Shop) -> None:
@@ -65,6 +75,7 @@ COMMANDS = [
     "reset orders --to-beginning --yes",
     "lease break orders --yes",
     "migrate --from-0.8 function_app.py",
+    "plan --rows-per-second 100 --handler-ms 5",
     "tail nobody",
     "run --once on_orders",
     "run --once nobody",

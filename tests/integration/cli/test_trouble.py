@@ -115,9 +115,13 @@ class TestIdleAndDead:
         assert (idle["condition"], idle["problems"]) == ("idle", [])
         assert idle["next_expected"] > idle["last_tick"]
 
-        aged(shop, minutes=9)
-        assert standing(shop)["condition"] == "idle", "an idle one leaves a sign every ten minutes only"
-        aged(shop, minutes=30)
+        aged(shop, minutes=1)
+        quiet = standing(shop)
+        assert quiet["condition"] == "idle", "an idle one leaves a sign every two minutes only"
+        assert quiet["silent_from"] > dt.datetime.now(dt.UTC).isoformat()
+        assert "silent if none comes by" in shop.azfdb("doctor").out
+        assert "\n  last tick     1 min" in shop.azfdb("status", COLUMNS="80").out
+        aged(shop, minutes=4)
         silent = standing(shop)
         assert silent["condition"] == "silent"
         assert silent["problems"][0].endswith("though its schedule is due: does the app run?")
@@ -132,6 +136,10 @@ class TestIdleAndDead:
 
 
 class TestPausing:
+    def test_one_that_is_not_paused_is_not_said_to_be_resumed(self, shop: Shop) -> None:
+        shop.tick()
+        assert shop.azfdb("resume", "orders").out == "orders was not paused.\n"
+
     def test_a_paused_poller_ticks_nowhere_until_it_is_resumed(self, any_shop: Shop) -> None:
         any_shop.sell(1, 2, 3, 4)
         paused = any_shop.azfdb("pause", "orders", "--why", "the target is rebuilt", "--by", "ann", "--json")
@@ -287,7 +295,34 @@ class TestTargets:
         assert shop.azfdb("run", ".", "--once", "on_orders").code == 0
         assert shop.azfdb("run", ".", "--app", "elsewhere", "--once", "on_orders").code == 2
 
-    @pytest.mark.parametrize("words", ["backfill orders --as x", "verify orders", "stream show orders"])
+    def test_what_is_typed_counts_more_than_the_environment(self, shop: Shop) -> None:
+        shop.sell(1)
+        shop.tick()
+        named = {"AZFDB_STORE": "file:///nowhere", "AZFDB_QUARANTINE": "file:///nowhere"}
+        assert shop.azfdb("status", **named).code == 3
+        assert shop.azfdb("status", "--app", ".", **named).code == 0
+        assert shop.azfdb("status", "--store", shop.store_url, AZFDB_APP="nowhere").code == 0
+        assert shop.azfdb("status", "--store", shop.store_url, "--app", ".").code == 3
+        assert "goes with --store" in shop.azfdb("status", "--app-name", "shop").complaint
+
+    def test_a_quarantine_that_is_named_stands_in_for_that_of_the_app(self, used_shop: Shop, tmp_path: Path) -> None:
+        shop, elsewhere = used_shop, tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        waiting = len(shop.azfdb("quarantine", "list", "--json").json["rows"])
+        named = ("--quarantine", f"file://{elsewhere}")
+        assert standing(shop)["quarantined"] == waiting > 0
+        assert shop.azfdb("status", "--json", *named).json["pollers"][0]["quarantined"] == 0
+
+        shop.azfdb("quarantine", "drop", "--all", "--yes")
+        shop.azfdb("quarantine", "restore", "--all", *named)
+        assert shop.azfdb("quarantine", "list", "--json").json == {"rows": []}
+        replayed = shop.azfdb("quarantine", "replay", "--all", "--json", *named)
+        assert len(replayed.json["handled"]) == waiting
+        assert shop.azfdb("quarantine", "list", "--json", *named).json == {"rows": []}
+
+    @pytest.mark.parametrize(
+        "words", ["backfill orders --as x", "verify orders", "stream show orders", "outbox status orders"]
+    )
     def test_what_needs_the_app_says_so(self, shop: Shop, words: str) -> None:
         shop.tick()
         told = shop.azfdb(*words.split(), "--store", shop.store_url)
@@ -300,18 +335,29 @@ class TestTargets:
         assert (told.code, grades["state"], grades["ticks"]) == (1, "ok", "error")
 
 
+def with_output(shop: Shop) -> None:
+    """Put one of the host's output bindings above the trigger of the app."""
+    script = shop.folder / "function_app.py"
+    output = '@app.queue_output(arg_name="out", queue_name="orders", connection="AzureWebJobsStorage")\n'
+    text = script.read_text().replace("@db.trigger", f"{output}@db.trigger")
+    script.write_text(text.replace("TimerRequest, events", "TimerRequest, events, out: func.Out[str]"))
+
+
 class TestOutputBindings:
     def test_one_below_a_trigger_is_warned_of(self, shop: Shop) -> None:
-        script = shop.folder / "function_app.py"
-        output = '@app.queue_output(arg_name="out", queue_name="orders", connection="AzureWebJobsStorage")\n'
-        text = script.read_text().replace("@db.trigger", f"{output}@db.trigger")
-        script.write_text(text.replace("TimerRequest, events", "TimerRequest, events, out: func.Out[str]"))
+        with_output(shop)
         doctor = shop.azfdb("doctor", "--json")
         [found] = [each for each in doctor.json["pollers"][0]["findings"] if each["check"] == "output binding"]
         assert found["grade"] == "warning"
         assert "when the checkpoint has moved" in found["text"]
         run = shop.azfdb("run", "--once", "on_orders")
-        assert (run.code, "when the checkpoint has moved" in run.err) == (3, True)
+        assert (run.code, "when the checkpoint has moved" in run.err) == (0, True)
+
+    def test_nothing_is_replayed_into_one(self, shop: Shop) -> None:
+        shop.sell(1)
+        with_output(shop)
+        told = shop.azfdb("replay", "orders", "--from", "1", "--to", "1")
+        assert (told.code, "would be lost here" in told.complaint) == (3, True)
 
 
 def test_who_holds_late_commits_back_is_in_the_log_of_a_run(shop_on_postgres: Shop) -> None:
@@ -357,6 +403,7 @@ orders
   waiting       2 rows
   rate (5 min)  N
   catches up in N
+  last tick     N
   last success  N
   next tick     HH:MM:SSZ
   lease         free, last #3
@@ -365,8 +412,8 @@ orders
 """,
     200: """
 orders: failed 2 time(s) since WHEN at a batch of 2 from 5 (id=5): The handler failed: ValueError: cannot digest 6
-poller  is       position  waiting  rate (5 min)  catches up in  last success  next tick  lease          quarantined
-orders  failing  4 id=4    2 rows   N  N  N  HH:MM:SSZ  free, last #3  0
+poller  is  position  waiting  rate (5 min)  catches up in  last tick  last success  next tick  lease  quarantined
+orders  failing  4 id=4    2 rows   N  N  N  N  HH:MM:SSZ  free, last #3  0
 """,
 }
 

@@ -25,5 +25,9 @@ def test_every_listed_command_is_there(name: str) -> None:
     assert shown.output.startswith(f"Usage: azfdb {name} ")
 
 
-def test_an_unknown_command_is_wrong_usage() -> None:
-    assert RUNNER.invoke(app, ["nosuch"]).exit_code == 2
+@pytest.mark.parametrize(
+    ("typed", "told"), [("satus", "No such command 'satus'; did you mean 'status'?"), ("nosuch", "command 'nosuch'\n")]
+)
+def test_an_unknown_command_is_wrong_usage(typed: str, told: str) -> None:
+    refused = RUNNER.invoke(app, [typed])
+    assert (refused.exit_code, told in refused.output) == (2, True)

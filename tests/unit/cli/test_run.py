@@ -203,11 +203,29 @@ def test_a_timer_with_a_binding_of_the_host_is_refused(tmp_path: Path) -> None:
     (tmp_path / "function_app.py").write_text(
         "import azure.functions as func\napp = func.FunctionApp()\n"
         "@app.timer_trigger(schedule='00:00:01', arg_name='t')\n"
-        "@app.queue_output(arg_name='q', queue_name='x', connection='c')\n"
-        "def f(t: func.TimerRequest, q: func.Out[str]) -> None: ..."
+        "@app.blob_input(arg_name='q', path='x', connection='c')\n"
+        "def f(t: func.TimerRequest, q: str) -> None: ..."
     )
     refused = azfdb("run", tmp_path)
-    assert "only the Functions host can serve: queue 'q'" in refused.stderr
+    assert (refused.returncode, "only the Functions host can serve: blob 'q'" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("output", "function"),
+    [
+        ("arg_name='q'", "def f(t: func.TimerRequest, q: func.Out[str]) -> None:\n    q.set('x'); print(q.get())"),
+        ("arg_name='$return'", "def f(t: func.TimerRequest) -> str:\n    print('x'); return 'x'"),
+    ],
+)
+def test_an_output_of_the_host_is_warned_of_and_written_nowhere(tmp_path: Path, output: str, function: str) -> None:
+    (tmp_path / "function_app.py").write_text(
+        "import azure.functions as func\napp = func.FunctionApp()\n"
+        "@app.timer_trigger(schedule='00:00:01', arg_name='t')\n"
+        f"@app.queue_output({output}, queue_name='x', connection='c')\n{function}\n"
+    )
+    ran = azfdb("run", tmp_path, "--once", "f")
+    assert (ran.returncode, ran.stdout) == (0, "x\n")
+    assert ran.stderr.count("which only the host writes") == 1
 
 
 def test_errors_are_json_for_machines(tmp_path: Path) -> None:
@@ -266,6 +284,21 @@ def test_a_failing_poller_tells_its_traceback_once(tmp_path: Path) -> None:
     assert failed.stderr.count("  File ") == 1, "the app's own frame"
     assert failed.stderr.rstrip().splitlines()[-1].endswith("HandlerError  [AZFDB-504]")
     assert "changed failed: The handler failed: ValueError: bad" in failed.stderr
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_ctrl_c_ends_a_function_that_lingers(tmp_path: Path, partitions: int) -> None:
+    options = f"linger_seconds=600, partitions={partitions}, checkpoint_store="
+    app = POLLER.replace("while not", "return\n    while not").replace("checkpoint_store=", options)
+    (tmp_path / "function_app.py").write_text(app)
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        shop.executescript("CREATE TABLE orders (id INTEGER PRIMARY KEY); INSERT INTO orders VALUES (7);")
+    shop.close()
+    running = Running(tmp_path)
+    running.until("batch_complete")
+    assert running.end() == 0
+    store = FileStateStore(tmp_path / "state")
+    assert {store.look(name).lease for name in store.poller_names()} == {None}
 
 
 def test_ctrl_c_leaves_a_committed_checkpoint_and_a_free_lease(busy: Running, tmp_path: Path) -> None:

@@ -204,11 +204,11 @@ class TestAPausedPoller:
 
 
 class TestAnIdlePoller:
-    def test_gives_a_sign_of_life_every_ten_minutes(self, store: Any, clock: FakeClock) -> None:
+    def test_gives_a_sign_of_life_every_two_minutes(self, store: Any, clock: FakeClock) -> None:
         trigger = poller(ListSource(5), store, now=clock)
         run(trigger, Collected())
         handled = clock.now
-        clock.advance(599)
+        clock.advance(119)
         run(trigger, Collected())
         assert Checkpoint.of(store.load_checkpoint("orders")).ticked_at == handled
         clock.advance(1)

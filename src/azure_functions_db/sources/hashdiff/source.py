@@ -149,6 +149,7 @@ class HashDiffSource:
             distinguishes_insert=True,
             needs_lease=True,
             acknowledges=True,
+            scans=True,
         )
 
     def validate(self) -> None:

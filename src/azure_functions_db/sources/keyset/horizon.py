@@ -51,6 +51,8 @@ class Watch(ABC):
 
     grade: Grade
     ripening_seconds: float = 0.0
+    sees_rows: bool = False
+    """Whether a look tells that nothing is there at all."""
     is_blind: bool = False
     """Whether the database turned out to hide what this watch needs to see."""
     reason: str | None = None
@@ -115,6 +117,7 @@ class DrainingWatch(Watch):
     """Waits until the transactions that ran when a cursor value was seen have ended."""
 
     grade: Grade = "exact"
+    sees_rows = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from azure_functions_db.sources.keyset.position import (
     are_alike,
     are_tied,
 )
-from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of
+from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of, rows_with_quick_moments
 from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
@@ -215,11 +215,26 @@ def _rows(
     connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
 ) -> tuple[Header, Sequence[Any]]:
     try:
-        return _plain_rows(connection, plan, start, count, bound)
+        read = _rows_in_tie if plan.crawls_in_ties else _plain_rows
+        return read(connection, plan, start, count, bound)
     except Exception as error:
         if not is_undecodable(error):
             raise
     return _salvage(connection, plan, bound).rows(start, count)
+
+
+def _rows_in_tie(
+    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
+) -> tuple[Header, Sequence[Any]]:
+    """Read a page, among the rows at its own cursor value first where the last one did not get past it."""
+    if plan.tie is not None and plan.tie == start.values[:1] and not start.inclusive and None not in start.values:
+        header, rows = _plain_rows(connection, plan, start, count, bound, in_tie=True)
+        if len(rows) == count:
+            return header, rows
+    header, rows = _plain_rows(connection, plan, start, count, bound)
+    last = plan.layout(header).position(rows[-1])[:1] if len(rows) == count else None
+    plan.tie = last if last == start.values[:1] else None
+    return header, rows
 
 
 def _salvage(connection: Connection, plan: Plan, bound: Bound | None) -> Salvage:
@@ -243,16 +258,20 @@ def current_row(connection: Connection, plan: Plan, key: Mapping[str, Any]) -> l
 
 
 def _plain_rows(
-    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
+    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None, *, in_tie: bool = False
 ) -> tuple[Header, Sequence[Any]]:
-    statement = plan.page(start, bound)
+    statement = plan.rest_of_tie(start, bound) if in_tie else plan.page(start, bound)
     parameters = plan.parameters(start, bound)
     compiled = plan.compiled(statement, count) if has_left_transactions(connection) else None
     if compiled is None:
         return _through_sqlalchemy(connection, statement, {**parameters, LIMIT: count})
-    if connection.dialect.driver == "psycopg":
-        return _in_binary(connection, plan, compiled, parameters)
-    return rows_of(connection, compiled, parameters)
+    match connection.dialect.driver:
+        case "psycopg":
+            return _in_binary(connection, plan, compiled, parameters)
+        case "pymysql":
+            return rows_with_quick_moments(connection, compiled, parameters)
+        case _:
+            return rows_of(connection, compiled, parameters)
 
 
 def _in_binary(

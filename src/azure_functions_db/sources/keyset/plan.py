@@ -3,6 +3,11 @@
 The condition "after this position" has the form that each database turns into an index range. PostgreSQL, SQLite
 and DuckDB compare rows, ``(c, p) > (:c, :p)``, and start in the index there. MySQL and MariaDB see no range in that,
 SQL Server and Oracle do not know it; they get it spelled out, led by ``c >= :c`` so that the range has a lower end.
+So does a key that may be NULL where NULL comes last.
+
+What is spelled out begins at the first row of a cursor value, however many rows share it. Where a page has not got
+past its value, the next one is looked for among the rows of that value alone, ``c = :c AND p > :p``, where the index
+leads to the very row; only the page that leaves the value is read in the longer form.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.position import Layout
+from azure_functions_db.sources.keyset.position import BEGINNING, Layout
 from azure_functions_db.sources.keyset.rows import compiled_statement, row_builder
 from azure_functions_db.sources.keyset.shape import bound_text
 from azure_functions_db.sources.keyset.values import aware_utc
@@ -49,6 +54,8 @@ class Plan:
         self.dialect = dialect
         self.reads_binary = False
         """Whether the last page had only columns that are the same in the driver's faster form."""
+        self.tie: tuple[Any, ...] | None = None
+        """The cursor that the last page began and ended at, where the next one is worth looking for at it alone."""
         self.end: Any = None
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
         self._statements: dict[Hashable, Select[Any]] = {}
@@ -98,13 +105,39 @@ class Plan:
         return self._statements[key]
 
     def _page(self, start: Position, bound: Bound | None) -> Select[Any]:
+        return self._bounded(self._filtered(self._everything(), start), bound)
+
+    def _bounded(self, page: Select[Any], bound: Bound | None) -> Select[Any]:
         from sqlalchemy import Integer, bindparam
 
-        page = self._filtered(self._everything(), start)
         if bound is not None:
             page = page.where(self._below(at_bound=bound.inclusive))
         limit = bindparam(LIMIT, type_=Integer, literal_execute=True)
         return page.order_by(*self.order).limit(limit)
+
+    @cached_property
+    def crawls_in_ties(self) -> bool:
+        """Whether the condition of a page is spelled out, so that the page begins at the first row of a tie."""
+        if len(self.order) == 1 or self.dialect.name == "sqlite":
+            return False
+        return self.dialect.name not in _COMPARE_ROWS or bool(self._null_keys(BEGINNING))
+
+    def rest_of_tie(self, start: Position, bound: Bound | None = None) -> Select[Any]:
+        """Return the statement for rows behind a position at its own cursor value: those that are sure to be next.
+
+        Those whose key begins with NULL are not among them: where NULL comes last, they end the tie.
+        """
+        return self.kept(("tie", bound and bound.inclusive), lambda: self._rest_of_tie(start, bound))
+
+    def _rest_of_tie(self, start: Position, bound: Bound | None) -> Select[Any]:
+        cursor, *key = (self._bound(f"azfdb_p{i}", name) for i, name in enumerate(self.definition.order_columns))
+        first, *_ = columns = self.order[1:]
+        nullable = [column for column in self._null_keys(start) if column is not first]
+        at_cursor = [self.cursor == cursor]
+        if self.dialect.name in {"mysql", "mariadb"}:  # who look up an equal value, and walk through all its rows
+            at_cursor = [self.cursor >= cursor, self.cursor <= cursor]
+        rest = self._filtered(self._everything(), BEGINNING).where(*at_cursor)
+        return self._bounded(rest.where(after(columns, key, self.dialect.name, nullable)), bound)
 
     @cached_property
     def own_columns(self) -> tuple[str, ...]:

@@ -74,15 +74,27 @@ class Fetched(NamedTuple):
 class KeysetReader:
     """Reads the pages of one tick, and waits a little for transactions that may commit late."""
 
-    def __init__(self, relation: Relation) -> None:
+    def __init__(self, relation: Relation, *, waits: bool = True) -> None:
         self._relation = relation
         self._name = relation.name
+        self._waits = waits
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether another thread gets a connection of its own to the same database: not where there is but one."""
+        from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+        return not isinstance(self._relation.engine().pool, SingletonThreadPool | StaticPool)
 
     def close(self) -> None:
         """Do nothing: connections go back to the pool page by page."""
 
     def acknowledge(self, checkpoint: CheckpointJson) -> None:
         """Do nothing: the rows stay where they are."""
+
+    def look(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        """Read without waiting for anybody: who asks will ask again."""
+        return KeysetReader(self._relation, waits=False).fetch_changes(checkpoint, limit)
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         """Return at most ``limit`` records after the checkpoint, and the checkpoint after them."""
@@ -100,7 +112,7 @@ class KeysetReader:
             return FetchResult(
                 self.records(fetched),
                 following,
-                page.more,
+                page.more or self._is_held_back(fetched),
                 revisions=page.revisions,
                 undecodable=self.undecodable(page) if fetched.is_salvaged else {},
                 facts=fetched.facts,
@@ -184,10 +196,19 @@ class KeysetReader:
         self._relation.has_backlog = page.more
         return page
 
+    def _is_held_back(self, fetched: Fetched) -> bool:
+        """Tell whether something is there that waits for others' end, to who looks and does not wait for it here."""
+        watch = fetched.watch
+        return not self._waits and not fetched.page.rows and watch is not None and not watch.is_settled
+
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
-        if start.boundary is not None and read_page(connection, plan, start, 1) == empty_page(start):
+        is_held_back = self._relation.held_back is not None and self._relation.held_back[0] == start
+        asks_first = start.boundary is not None or (not self._waits and not watch.sees_rows)
+        if asks_first and not is_held_back and _is_end(read_page(connection, plan, start, 1), start):
             return empty_page(start)  # Nothing has come: nobody needs to be looked for.
+        if not self._waits:
+            return self._glimpsed(watch, connection, plan, start, limit)
         patience = self._relation.patience
         deadline = patience.clock() + patience.wait_seconds + watch.ripening_seconds
         while watch.look(connection, plan, start):
@@ -197,6 +218,18 @@ class KeysetReader:
                 return page
             patience.sleep(STEP_SECONDS)
         return empty_page(start)
+
+    def _glimpsed(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
+        """Read up to the horizon as it is now; while it stands still, there is nothing new below it."""
+        if not watch.look(connection, plan, start):
+            return empty_page(start)
+        seen = (start, watch.bound, watch.includes_bound)
+        if seen == self._relation.held_back and not watch.is_settled:
+            return empty_page(start)
+        connection.rollback()
+        page = _page_below(watch, connection, plan, start, limit)
+        self._relation.held_back = None if page.rows or watch.is_settled else seen
+        return page
 
     def _warn_of_ties(self, plan: Plan, start: Position, end: Position) -> None:
         """Warn once when a cursor value has too many rows to be read again."""
@@ -216,6 +249,11 @@ def _cutter(plan: Plan, cut: Callable[[int], Position], following: CheckpointJso
     """Return what gives the checkpoint behind the first so many rows; what it says of the horizon is the page's."""
     horizon = {name: part for name, part in following.items() if name == HORIZON}
     return lambda count: {**checkpoint_after(plan, cut(count)), **horizon}
+
+
+def _is_end(page: Page, start: Position) -> bool:
+    """Tell whether nothing follows a position."""
+    return not page.rows and not page.more and page.end == start
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
@@ -254,6 +292,8 @@ class Relation:
     has_backlog = False
     """Whether the last page had more behind it: up to the bound of then nothing can appear any more."""
     has_warned_of_ties = False
+    held_back: tuple[Position, Any, bool] | None = None
+    """A position and the bound of the last look, between which nothing was found, while more is there above it."""
 
     def __init__(self, name: str, definition: Definition, engine: Callable[[], Engine], patience: Patience) -> None:
         self.name = name

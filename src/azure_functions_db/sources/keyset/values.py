@@ -232,7 +232,7 @@ def _revived(name: str, value: Any, kind: TypeEngine[Any] | None, *, strict: boo
         return _of_type(value, kind)
     except (CursorSerializationError, binascii.Error):
         if strict:
-            raise SourceConfigurationError(f"{value!r} is no value of {name}, a {type_name(kind)}") from None
+            raise SourceConfigurationError(f"{value!r} is no value of {name} ({type_name(kind)})") from None
         return value
 
 

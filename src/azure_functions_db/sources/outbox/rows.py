@@ -142,12 +142,14 @@ class OutboxRows:
             self._partition_column  # noqa: B018 - asking is what checks it
         self.events.validate()
 
-    def page(self, checkpoint: CheckpointJson, limit: int) -> Page:
-        """Read the rows of this share after a checkpoint."""
+    def page(self, checkpoint: CheckpointJson, limit: int, *, waits: bool = True) -> Page:
+        """Read the rows of this share after a checkpoint; late commits are waited for a little where that is wanted."""
+        reader = self.events.open()
+        fetch = reader.fetch_changes if waits else reader.look
         if self.partition is None:
-            result = self.events.fetch_changes(checkpoint, limit)
+            result = fetch(checkpoint, limit)
             return Page(result, len(result.records))
-        return self._share(checkpoint, limit, self.partition.count)
+        return self._share(fetch, checkpoint, limit, self.partition.count)
 
     def changes(self, result: FetchResult, following: CheckpointJson, horizon: Horizon | None) -> FetchResult:
         """Return the rows of a page as the events they are; a payload that is no JSON makes its row undecodable."""
@@ -230,14 +232,16 @@ class OutboxRows:
             raise SourceConfigurationError("A time says nothing here: the outbox has no created_at column")
         return _since(table.columns[columns.created_at], since, self.engine().dialect.name)
 
-    def _share(self, checkpoint: CheckpointJson, limit: int, count: int) -> Page:
+    def _share(
+        self, fetch: Callable[[CheckpointJson, int], FetchResult], checkpoint: CheckpointJson, limit: int, count: int
+    ) -> Page:
         """Read on until there are rows of this share: which ones belong to it is known only here."""
         chunk, searched = min(limit * count, max(limit, _CHUNK_ROWS)), 0
         while True:
-            page = self.events.fetch_changes(checkpoint, chunk)
+            page = fetch(checkpoint, chunk)
             mine = [place for place, record in enumerate(page.records) if self.takes(record)]
             searched += len(page.records)
-            if mine or not page.more or searched >= _SEARCHED_ROWS:
+            if mine or not page.more or not page.records or searched >= _SEARCHED_ROWS:
                 return Page(self._cut(page, mine, limit), searched)
             checkpoint = page.next_checkpoint
 

@@ -8,11 +8,13 @@ from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.postgres.pgoutput import lsn_text
+from azure_functions_db.sources.postgres.replication import POOLED, UNPOOLED, is_from_pooler, replication_connection
 from azure_functions_db.sources.postgres.server import PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from azure_functions_db.core.config import DbConfig
     from azure_functions_db.sources.postgres.server import Definition, Server, ServerState, Table
 
 _OLDEST = 140000
@@ -34,9 +36,11 @@ def validate(server: Server, definition: Definition, name: str) -> None:
             raise SourceConfigurationError(f"Source {name!r}: {finding.text}{cure}", source=name)
 
 
-def examined(server: Server, definition: Definition) -> Iterator[Finding]:
+def examined(server: Server, definition: Definition, config: DbConfig) -> Iterator[Finding]:
     """Look at everything that the source depends on."""
     yield from findings(server, definition)
+    if definition.snapshot != "only":
+        yield _transport(server, definition, config)
     yield clock_finding("database clock", server.look().now)
 
 
@@ -54,7 +58,6 @@ def findings(server: Server, definition: Definition) -> Iterator[Finding]:
     yield from _publication(server, definition, state, tables, settings)
     yield _slot(definition, state, settings)
     yield _retention(definition, state, settings)
-    yield _transport(definition)
 
 
 def shown(server: Server, definition: Definition) -> dict[str, Any]:
@@ -266,8 +269,16 @@ def _retention(definition: Definition, state: ServerState, settings: Mapping[str
     return Finding("retention", "ok", f"the slot holds {held} MB of log, of at most {limit}; {server_limit}")
 
 
-def _transport(definition: Definition) -> Finding:
+def _transport(server: Server, definition: Definition, config: DbConfig) -> Finding:
+    from psycopg import OperationalError
+
     if definition.transport == "stream":
+        try:
+            replication_connection(server.engine, config).close()
+        except OperationalError as error:
+            if is_from_pooler(error):
+                return Finding("transport", "error", POOLED, UNPOOLED)
+            return Finding("transport", "error", f"no replication connection: {' '.join(str(error).split())}")
         return Finding("transport", "ok", "the replication protocol: memory is the same for transactions of any size")
     return Finding(
         "transport",

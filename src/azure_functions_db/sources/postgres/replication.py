@@ -38,6 +38,8 @@ _IN_USE: Final = "55006"
 # How long a server that is busy sending may take to let go of its slot before its connection is cut.
 _FAREWELL_SECONDS: Final = 0.3
 _SESSION: Final = " ".join(f"-c {name}={value}" for name, value in WRITTEN_FORMS.items())
+POOLED = "there is a pooler in between that does not carry the replication protocol (PgBouncer before 1.23)"
+UNPOOLED = "give the address of the server itself, or transport='sql'"
 _PEEKED_AT_ONCE = 1000
 _FIRST_PEEK = 50_000
 
@@ -371,7 +373,14 @@ def replication_connection(engine: Engine, config: DbConfig) -> Any:
 
 def timeline_switch(engine: Engine, config: DbConfig, timeline: int, earlier: int) -> int | None:
     """Return where a timeline's history left an earlier one; None where that is no part of it."""
-    connection = replication_connection(engine, config)
+    from psycopg import OperationalError
+
+    try:
+        connection = replication_connection(engine, config)
+    except OperationalError as error:
+        if is_from_pooler(error):  # nobody else can tell
+            return None
+        raise
     try:
         [row] = connection.execute(f"TIMELINE_HISTORY {timeline}").fetchall()
     finally:
@@ -414,4 +423,11 @@ def _failure(name: str, error: Any) -> FetchError | ConfigurationError:
         return SourceConfigurationError(
             f"Source {name!r}: this login may not replicate: ALTER ROLE … WITH REPLICATION", source=name
         )
+    if is_from_pooler(error):
+        return SourceConfigurationError(f"Source {name!r}: {POOLED}: {UNPOOLED}", source=name)
     return FetchError(f"Source {name!r}: the stream failed: {words}", source=name, transient=True)
+
+
+def is_from_pooler(error: Exception) -> bool:
+    """Tell whether a pooler is in the way, which knows nothing of the replication protocol."""
+    return "unsupported startup parameter: replication" in " ".join(str(error).split())

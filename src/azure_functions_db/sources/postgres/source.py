@@ -159,7 +159,7 @@ class PostgresLogicalSource(LogSource):
         from azure_functions_db.sources.postgres.checks import examined
 
         with reading(self.name):
-            return list(examined(self._server(), self._definition))
+            return list(examined(self._server(), self._definition, self._config))
 
     checkup = examine
 

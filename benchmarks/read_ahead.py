@@ -1,0 +1,92 @@
+"""A catch-up whose handler waits, beside the longer of reading and handling; and one whose handler computes.
+
+Handling is the handler alone, called as often; reading is the catch-up with a handler that does nothing. A handler that
+computes gains little by reading ahead; it is shown beside the same catch-up without, and must not lose.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from _poll_worker import InMemory, read_everything
+from _rows import PAGE, fill
+from common import databases, report_turns
+from sqlalchemy import create_engine
+
+from azure_functions_db import PollTrigger, SqlAlchemySource
+
+BATCHES, ROUNDS, WAIT = 20, 25, 0.005
+Handler = Callable[[list[Any]], None]
+
+
+def waiting(_events: list[Any]) -> None:
+    """The handler: five milliseconds for somebody else's answer."""
+    time.sleep(WAIT)
+
+
+def idle(_events: list[Any]) -> None:
+    """The handler that does nothing."""
+
+
+def catch_up(url: str, handler: Handler, *, read_ahead: bool = True) -> Callable[[], float]:
+    """Return what handles all rows from the first on and tells the seconds per batch."""
+    source = SqlAlchemySource(url=url, table="bench_rows", cursor_column="updated_at", pk_columns=["id"])
+    store = InMemory()
+    trigger = PollTrigger(
+        name="bench",
+        source=source,
+        checkpoint_store=store,
+        batch_size=PAGE,
+        max_batches_per_tick=BATCHES,
+        read_ahead=read_ahead,
+    )
+
+    def run() -> float:
+        store.checkpoint = {}
+        began = time.perf_counter()
+        if trigger.run(timer=None, handler=handler) != BATCHES * PAGE:
+            raise AssertionError("rows are missing")
+        return (time.perf_counter() - began) / BATCHES
+
+    run()
+    return run
+
+
+def handling() -> float:
+    """Seconds per call of the handler alone."""
+    began = time.perf_counter()
+    for _ in range(BATCHES):
+        waiting([])
+    return (time.perf_counter() - began) / BATCHES
+
+
+def while_waiting(kind: str, url: str) -> None:
+    both, alone = catch_up(url, waiting), catch_up(url, waiting, read_ahead=False)
+    reading = catch_up(url, idle, read_ahead=False)
+    turns = [(both(), max(reading(), handling()), alone()) for _ in range(ROUNDS)]
+    ours, longer, without = (list(times) for times in zip(*turns, strict=True))
+    report_turns("read ahead", f"{kind}, a handler of 5 ms beside the longer of both", ours, longer, target=1.15)
+    report_turns("read ahead", f"{kind}, a handler of 5 ms beside none read ahead", ours, without, target=1.0)
+
+
+def while_computing(kind: str, url: str) -> None:
+    with_, without = catch_up(url, read_everything), catch_up(url, read_everything, read_ahead=False)
+    turns = [(with_(), without()) for _ in range(ROUNDS)]
+    ours, beside = (list(times) for times in zip(*turns, strict=True))
+    report_turns("read ahead", f"{kind}, a handler that computes beside none read ahead", ours, beside, target=1.05)
+
+
+def main() -> None:
+    with databases() as urls:
+        for kind, url in urls.items():
+            engine = create_engine(url)
+            fill(engine, BATCHES * PAGE)
+            engine.dispose()
+            while_waiting(kind, url)
+            while_computing(kind, url)
+
+
+if __name__ == "__main__":
+    main()

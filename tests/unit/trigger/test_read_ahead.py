@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, RowsFailed
+from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
+from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.trigger import tick
+from tests.unit.trigger.poller import Collected, poller, position, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from azure_functions_db.core.types import CheckpointJson
+
+PATIENCE = 30
+
+
+class Book:
+    """Numbers from 0 on, page by page; tells which page is being read, from where, and whether by the tick itself."""
+
+    cursor_column = "id"
+    pk_columns = ("id",)
+    source_descriptor = SourceDescriptor("numbers", "book", "sha256:numbers")
+
+    def __init__(self, count: int, *, reads_ahead: bool = True) -> None:
+        self.count = count
+        self.reads_ahead = reads_ahead
+        self.pages: list[tuple[int, bool]] = []
+        self.turned = threading.Semaphore(0)
+        self.failures: dict[int, list[Exception]] = {}
+        self.held = threading.Event()
+        self.held.set()
+        self.reading = 0
+        self.closed_while_reading: bool | None = None
+        self._owner = threading.get_ident()
+
+    def validate(self) -> None: ...
+
+    def open(self) -> None:
+        self._owner = threading.get_ident()
+
+    def close(self) -> None:
+        self.closed_while_reading = self.reading > 0
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
+
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability()
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        self.reading += 1
+        try:
+            return self._page(checkpoint.get("cursor", 0), limit)
+        finally:
+            self.reading -= 1
+
+    def _page(self, first: int, limit: int) -> FetchResult:
+        is_ahead = threading.get_ident() != self._owner
+        self.pages.append((first, is_ahead))
+        self.turned.release()
+        if is_ahead:
+            assert self.held.wait(PATIENCE)
+        if self.failures.get(first):
+            raise self.failures[first].pop(0)
+        end = min(first + limit, self.count)
+        return FetchResult([{"id": number} for number in range(first, end)], {"cursor": end}, end < self.count)
+
+    @property
+    def ahead(self) -> list[int]:
+        return [first for first, is_ahead in self.pages if is_ahead]
+
+
+@pytest.fixture(autouse=True)
+def _always_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tick, "WORTHWHILE_SECONDS", 0.0)
+
+
+def after_pages(book: Book, counts: Sequence[int], then: Callable[[int, list[Any]], object]) -> Callable[..., object]:
+    """A handler that goes on only when so many pages have been read, one count for each call."""
+    calls = iter(counts)
+    turned = 0
+
+    def handler(events: list[Any]) -> object:
+        nonlocal turned
+        wanted = next(calls)
+        while turned < wanted:
+            assert book.turned.acquire(timeout=PATIENCE), f"page {turned + 1} was not read while the handler ran"
+            turned += 1
+        return then(wanted, events)
+
+    return handler
+
+
+def drained(book: Book, **options: Any) -> tuple[list[int], MemoryStateStore]:
+    handler, store = Collected(), MemoryStateStore()
+    run(poller(book, store, batch_size=10, max_batches_per_tick=10, **options), handler)
+    return handler.ids, store
+
+
+def test_the_next_page_is_read_while_the_handler_has_this_one() -> None:
+    book, seen = Book(35), Collected()
+    handler = after_pages(book, [2, 3, 4, 4], lambda _count, events: seen(events))
+    store = MemoryStateStore()
+    assert run(poller(book, store, batch_size=10, max_batches_per_tick=10), handler) == 35
+    assert seen.ids == list(range(35))
+    assert book.pages == [(0, False), (10, True), (20, True), (30, True)]
+    assert position(store) == {"cursor": 35}
+
+
+def test_an_async_handler_has_its_next_page_read_as_well() -> None:
+    book, ids = Book(20), list[int]()
+    waits = after_pages(book, [2, 2], lambda _count, _events: None)
+
+    async def handler(events: list[Any]) -> None:
+        await asyncio.to_thread(waits, events)
+        ids.extend(event.pk["id"] for event in events)
+
+    trigger = poller(book, batch_size=10, max_batches_per_tick=10)
+    assert asyncio.run(trigger.run_async(timer=None, handler=handler)) == 20
+    assert (ids, book.ahead) == (list(range(20)), [10])
+
+
+def test_no_more_than_one_page_is_read_ahead() -> None:
+    book = Book(50)
+    seen: list[int] = []
+
+    def handler(_events: list[Any]) -> None:
+        seen.append(len(book.pages))
+
+    run(
+        poller(book, batch_size=10, max_batches_per_tick=10),
+        after_pages(book, [2, 3, 4, 5, 5], lambda _, e: handler(e)),
+    )
+    assert seen == [2, 3, 4, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "reads_ahead"),
+    [
+        ({"read_ahead": False}, True),
+        ({"commit": "row"}, True),
+        ({"max_batches_per_tick": 1}, True),
+        ({}, False),
+    ],
+    ids=["unwanted", "row by row", "the last batch of a tick", "a source that cannot"],
+)
+def test_nothing_is_read_ahead_where_it_must_not_be(options: dict[str, Any], reads_ahead: bool) -> None:
+    book, handler = Book(30, reads_ahead=reads_ahead), Collected()
+    trigger = poller(book, **({"batch_size": 10, "max_batches_per_tick": 10} | options))
+    run(trigger, handler)
+    assert handler.ids == list(range(len(handler.ids)))
+    assert book.ahead == []
+
+
+def test_nothing_is_read_ahead_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tick, "WORTHWHILE_SECONDS", float("inf"))
+    book = Book(30)
+    assert drained(book)[0] == list(range(30))
+    assert book.ahead == []
+
+
+def test_the_last_batch_of_a_tick_has_nothing_read_behind_it() -> None:
+    book, handler = Book(50), Collected()
+    run(poller(book, batch_size=10, max_batches_per_tick=3), handler)
+    assert (handler.ids, [first for first, _ in book.pages]) == (list(range(30)), [0, 10, 20])
+
+
+def test_a_page_that_could_not_be_read_ahead_is_read_in_its_turn() -> None:
+    book = Book(30)
+    book.failures[10] = [RuntimeError("gone for a moment")]
+    ids, _ = drained(book)
+    assert ids == list(range(30))
+    assert book.pages[1:3] == [(10, True), (10, False)]
+
+
+def test_what_was_handled_is_committed_before_a_failed_read_is_told() -> None:
+    book, handler, store = Book(30), Collected(), MemoryStateStore()
+    book.failures[10] = [RuntimeError("gone"), RuntimeError("gone for good")]
+    with pytest.raises(FetchError, match="gone for good"):
+        run(poller(book, store, batch_size=10, max_batches_per_tick=10), handler)
+    assert (handler.ids, position(store)) == (list(range(10)), {"cursor": 10})
+
+
+def test_a_failed_batch_throws_the_page_away_and_comes_again() -> None:
+    book, store = Book(30), MemoryStateStore()
+
+    def fail(_count: int, _events: list[Any]) -> None:
+        raise ValueError("no stock")
+
+    trigger = poller(book, store, batch_size=10, max_batches_per_tick=10)
+    with pytest.raises(HandlerError, match="no stock"):
+        run(trigger, after_pages(book, [2], fail))
+    assert position(store) == {}
+    handler = Collected()
+    run(trigger, handler)
+    assert handler.ids == list(range(30))
+
+
+def test_a_lost_lease_throws_the_page_away() -> None:
+    book, store = Book(30), MemoryStateStore()
+    rival = Collected()
+
+    def lose(_count: int, _events: list[Any]) -> None:
+        store.break_lease("orders")
+        run(poller(Book(30), store, batch_size=10, read_ahead=False), rival)
+
+    with pytest.raises(LostLeaseError):
+        run(poller(book, store, batch_size=10, max_batches_per_tick=10), after_pages(book, [2], lose))
+    assert (rival.ids, position(store)) == (list(range(10)), {"cursor": 10})
+    assert book.ahead == [10]
+
+
+def test_a_source_is_closed_only_when_its_reader_has_come_to_rest() -> None:
+    book = Book(30)
+    book.held.clear()
+
+    def fail(_count: int, _events: list[Any]) -> None:
+        threading.Timer(0.05, book.held.set).start()
+        raise ValueError("no stock")
+
+    with pytest.raises(HandlerError):
+        run(poller(book, batch_size=10, max_batches_per_tick=10), after_pages(book, [2], fail))
+    assert book.closed_while_reading is False
+
+
+def test_a_cancelled_tick_waits_for_the_reader_and_commits_nothing() -> None:
+    book, store = Book(30), MemoryStateStore()
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handler(_events: list[Any]) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        trigger = poller(book, store, batch_size=10, max_batches_per_tick=10)
+        call = asyncio.ensure_future(trigger.run_async(timer=None, handler=handler))
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(main())
+    assert (position(store), book.closed_while_reading, book.reading) == ({}, False, 0)
+
+
+def test_rows_named_by_the_handler_end_the_tick_before_them() -> None:
+    book, store = Book(30), MemoryStateStore()
+
+    def name(_count: int, events: list[Any]) -> None:
+        raise RowsFailed({events[4].event_id: "no stock"})
+
+    with pytest.raises(HandlerError):
+        run(poller(book, store, batch_size=10, max_batches_per_tick=10), after_pages(book, [2], name))
+    assert position(store) == {"cursor": 4}
+
+
+def test_a_handler_that_got_through_a_part_has_the_rest_come_again() -> None:
+    book, store = Book(30), MemoryStateStore()
+    first = after_pages(book, [2], lambda _count, _events: HandledFirst(3))
+    assert run(poller(book, store, batch_size=10, max_batches_per_tick=10), first) == 3
+    assert position(store) == {"cursor": 3}
+
+
+def test_poison_is_found_with_pages_read_ahead() -> None:
+    book, store, sink, handled = Book(60), MemoryStateStore(), MemoryQuarantine(), list[int]()
+
+    def handler(events: list[Any]) -> None:
+        ids = [event.pk["id"] for event in events]
+        if 17 in ids:
+            raise ValueError("no stock")
+        handled.extend(ids)
+
+    trigger = poller(book, store, batch_size=10, max_batches_per_tick=100, quarantine=sink, max_attempts=1)
+    run(trigger, handler)
+    assert sorted(set(handled)) == [number for number in range(60) if number != 17]
+    assert [row.event["pk"] for row in sink.entries("orders")] == [{"id": 17}]
+    assert position(store) == {"cursor": 60}
+    assert 10 in book.ahead
+    assert 30 in book.ahead
