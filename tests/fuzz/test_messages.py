@@ -150,6 +150,12 @@ class Sent(Replica):
         return next(self._packets, b"\xfe")
 
 
+def test_the_name_of_a_file_may_be_any_bytes() -> None:
+    rotation = bytes(8) + b"log\xff"
+    packet = b"\0" + bytes(4) + b"\x04" + bytes(4) + (19 + len(rotation)).to_bytes(4, "little") + bytes(6) + rotation
+    assert len(list(Sent([packet], checksums=False)._events())) == 1
+
+
 @fuzzed
 @given(st.data())
 def test_packets_of_a_log_are_events_or_refused(data: st.DataObject) -> None:
