@@ -11,7 +11,8 @@ from unittest import mock
 
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.sources.outbox.source import Removal
-from azure_functions_db.sources.postgres.changes import ChangeStream, SeenTransactions
+from azure_functions_db.sources.postgres import log
+from azure_functions_db.sources.postgres.changes import ChangeStream, SeenTransactions, Timelines
 from azure_functions_db.sources.postgres.log import PostgresLog
 from azure_functions_db.sources.stream import StreamReader
 from azure_functions_db.state import document, store
@@ -229,6 +230,11 @@ def timelines() -> None:
     patch(PostgresLog, "_is_in_history", lambda *_: True)
 
 
+def later_pages() -> None:
+    """Pages of a snapshot that are read later are taken to show no more than its first one."""
+    patch(log, "_showing", lambda position, *_: position)
+
+
 def invisible_commits() -> None:
     """A snapshot is read though a transaction in the log cannot be seen yet."""
     had_ended = SeenTransactions.had_ended
@@ -237,6 +243,11 @@ def invisible_commits() -> None:
         return had_ended(self, xid) or xid in self.running
 
     patch(SeenTransactions, "had_ended", ended)
+
+
+def names_by_timeline() -> None:
+    """A transaction is named by its place in the log alone, which another one may have had before a promotion."""
+    patch(Timelines, "name_of", lambda _, transaction: transaction.commit_text)
 
 
 def resumption() -> None:
@@ -273,6 +284,14 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
         *(ambiguous_commits, acknowledge_last, start, start_once_joined, losses_of_the_holder, parts),
         *(quarantine_first, attempts, witnesses),
-        *(removal_of_delivered, lost_positions, timelines, invisible_commits, resumption),
+        *(
+            removal_of_delivered,
+            lost_positions,
+            timelines,
+            later_pages,
+            names_by_timeline,
+            invisible_commits,
+            resumption,
+        ),
     )
 }

@@ -84,7 +84,7 @@ def _stage(world: World, seed: int) -> Iterator[None]:
                 (store, "threading", threads),
                 (changes, "time", clock),
                 (log, "time", clock),
-                (log, "timeline_switch", lambda server, _config, _timeline, earlier: server.switches.get(earlier)),
+                (log, "timeline_history", lambda server, _config, _timeline: server.switches),
             ):
                 stack.enter_context(mock.patch.object(module, name, stand_in))
             yield

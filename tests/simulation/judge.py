@@ -79,7 +79,8 @@ class Judge:
     names: dict[tuple[Row, str], str] = field(default_factory=dict)
     looked_at: int = 0
     """How long the story was when it was last asked whether all is well."""
-    has_undone: bool = False
+    undone: set[Row] = field(default_factory=set)
+    """What a promotion has undone, handled or not."""
     has_stopped: bool = False
     """Whether a tick has said that its position is lost."""
 
@@ -130,9 +131,13 @@ class Judge:
             return True
         if self.database.every_change:
             return False
-        return any(version > written.version for version in digested) or any(
-            key == written.key and version > written.version for key, version in self.aside
+        return any(version > written.version for version in self.lasting(written.key)) or any(
+            key == written.key and version > written.version for key, version in self.aside - self.undone
         )
+
+    def lasting(self, key: int) -> set[int]:
+        """Return the versions of a row that have been handled and that no promotion has undone."""
+        return {version for version in self.settled.get(key, ()) if (key, version) not in self.undone}
 
     # Handlers.
 
@@ -171,12 +176,6 @@ class Judge:
         if self.names.setdefault((row, event.op), event.event_id) != event.event_id:
             self.complain("identity", f"{row} has got another id")
         return row
-
-    def undone(self, writes: list[Written]) -> None:
-        """Note that a promotion has undone changes: the log may come to the same places once more."""
-        self.has_undone = True
-        gone = {(written.key, written.version) for written in writes}
-        self.ids = {event: row for event, row in self.ids.items() if row not in gone}
 
     def alive(self, call: Call) -> None:
         """Note that a handler has asked, and was told that its lease is not lost."""
@@ -281,7 +280,7 @@ class Judge:
 
     def outdated(self) -> list[Written]:
         """Return the rows of which something older was told last, to a handler that stops when it is told to."""
-        if not self.plan.is_polite or self.plan.names_rows or self.has_undone:
+        if not self.plan.is_polite or self.plan.names_rows or self.undone:
             return []
         return [
             written

@@ -34,6 +34,8 @@ KEPT: dict[str, list[tuple[int, str | None]]] = {
     "removal_of_delivered": [(1, None)],
     "lost_positions": [(3, None)],
     "timelines": [(77, None)],
+    "later_pages": [(1569, "postgres")],
+    "names_by_timeline": [(2401, "postgres")],
     "invisible_commits": [(633, "postgres")],
     "resumption": [(15, None)],
 }

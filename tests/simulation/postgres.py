@@ -77,7 +77,6 @@ class PostgresServer(Database):
         self.log: list[Logged] = []
         self.visible: dict[int, Written] = {}
         self.slot: SlotState | None = None
-        self._undone: set[int] = set()
         self._orders: dict[tuple[int, int], Any] = {}
         self._by_order: dict[tuple[int, int], Written] = {}
 
@@ -138,8 +137,7 @@ class PostgresServer(Database):
         self.switches = {line: min(left, at) for line, at in (self.switches | {self.timeline: left}).items()}
         self.timeline, self.lsn = self.timeline + 1, left
         undone = {id(written) for logged in gone for written in logged.writes}
-        self._undone |= {written.key for logged in gone for written in logged.writes}
-        self.judge.undone([written for logged in gone for written in logged.writes])
+        self.judge.undone |= {(written.key, written.version) for logged in gone for written in logged.writes}
         for key, history in self.committed.items():
             self.committed[key] = [written for written in history if id(written) not in undone]
         self.visible = {}
@@ -160,7 +158,8 @@ class PostgresServer(Database):
         if self.slot is None or self.slot.is_lost:
             return True
         inside = (cursor.get("transaction") or ["0/0"])[0]
-        read = max(map(lsn_of, (cursor["value"], cursor.get("until", "0/0"), inside)))
+        shown = (cursor.get(name, "0/0") for name in ("until", "shown"))
+        read = max(map(lsn_of, (cursor["value"], *shown, inside)))
         return cursor["timeline"] != self.timeline and read > self.switches[cursor["timeline"]]
 
     @is_lost.setter
@@ -197,11 +196,7 @@ class PostgresServer(Database):
 
     def _matters(self, written: Written) -> bool:
         """Tell whether a newest state has to be told: that a row is gone, only to who has been told of it."""
-        if written.key in self._undone:
-            # Pages of a snapshot that are read later show more than its start: what a promotion has undone of that
-            # before the stream came to it is not told. A known gap.
-            return False
-        return written.op != "delete" or bool(self.judge.settled.get(written.key))
+        return written.op != "delete" or bool(self.judge.lasting(written.key))
 
     def in_order(self, rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return rows if not self.every_change else sorted(rows, key=lambda row: self._orders[row])
@@ -427,13 +422,10 @@ class SimulatedTableReader(TableReader):
         ended = [xid for xid in server.started if xid not in server.running]
         xmax = max(ended, default=0) + 1
         running = sorted(xid for xid in server.running if xid < xmax)
-        self._joint = {
+        self.joint = {
             "seen": f"{min(running, default=xmax)}:{xmax}:{','.join(map(str, running))}",
             "until": lsn_text(server.lsn),
         }
-
-    def joint(self) -> dict[str, Any]:
-        return self._joint
 
     def page(self, table: Table, after: Sequence[str] | None, limit: int, position: Mapping[str, Any]) -> KeyPage:
         self._process.step(self._process.chance.seconds(0.05))
@@ -457,7 +449,7 @@ class SimulatedLog(PostgresLog):
 
     def __init__(self, server: PostgresServer, process: Process, source: SimulatedPostgres) -> None:
         told: Any = SimulatedServer(server, process)
-        super().__init__(told, source._config, source._definition, "orders", source._processors, source._passed)
+        super().__init__(told, source._config, source._definition, "orders", *source._known())
         self._model = server
         self._process = process
 

@@ -175,7 +175,8 @@ class Tick:
 
     def _fix_start(self, batch: Batch, start: Checkpoint) -> None:
         """Commit where the source has begun, before anything of it is handled: after a crash it goes on from there."""
-        batch.before = batch.before.kept(start, self._settings.now())
+        failure = batch.before.notes.get("failure")  # nothing is well again before it is handled
+        batch.before = batch.before.kept(start, self._settings.now()).noting(failure=failure)
         self._stage(Stage.COMMIT, lambda: self.lease.commit(batch.before.stored, last=False), batch.id)
 
     def _handled(self, batch: Batch) -> Checkpoint | None:

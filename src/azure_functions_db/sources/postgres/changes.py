@@ -21,7 +21,7 @@ from azure_functions_db.sources.postgres.rows import failure_of
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from azure_functions_db.core.types import Operation, RawRecord
     from azure_functions_db.sources.postgres.pgoutput import (
@@ -103,6 +103,23 @@ class SeenTransactions:
         return self.xmax + (distance if distance < 2**31 else distance - 2**32)
 
 
+class Timelines(NamedTuple):
+    """The history of a server: a promoted one may come to places in the log that an undone transaction had."""
+
+    current: int = 1
+    left: Mapping[int, int] = {}
+    """Where each earlier timeline was left, oldest first."""
+
+    def name_of(self, transaction: Transaction) -> str:
+        """Return what no other transaction is called, and this one by every server that has it."""
+        lsn = transaction.commit_lsn
+        line = next((line for line, left in self.left.items() if lsn < left), self.current)
+        return transaction.commit_text if line == 1 else f"{transaction.commit_text}@{line}"
+
+
+UNPROMOTED = Timelines()
+
+
 class TableRows(NamedTuple):
     """A table of the source in the form that it had when it was changed."""
 
@@ -123,7 +140,7 @@ class Transaction:
 
     def __init__(self, commit_lsn: int, committed_at: dt.datetime, xid: int) -> None:
         self.commit_lsn = commit_lsn
-        self.commit_text = lsn_text(commit_lsn)
+        self.name = self.commit_text = lsn_text(commit_lsn)
         self.committed_at = committed_at
         self.xid = xid
 
@@ -150,6 +167,7 @@ class ChangeStream:
         *,
         source: str,
         seen: SeenTransactions | None = None,
+        timelines: Timelines = UNPROMOTED,
         patience_seconds: float = 20.0,
     ) -> None:
         self._feed = feed
@@ -158,6 +176,7 @@ class ChangeStream:
         self._tables_of = tables
         self._source = source
         self._seen = seen
+        self._timelines = timelines
         self._patience = patience_seconds
         self._lsn = place.lsn
         self._tables: dict[int, TableRows | None] = {}
@@ -271,6 +290,8 @@ class ChangeStream:
             transaction.skips_all = True
             return
         self.last_commit_at = transaction.committed_at
+        if self._timelines.current > 1:
+            transaction.name = self._timelines.name_of(transaction)
         if transaction.commit_lsn == resumed.commit_lsn:
             transaction.skipped, transaction.parts_done = resumed.messages, resumed.parts
 
@@ -304,7 +325,7 @@ class ChangeStream:
         transaction: Any = self._transaction
         change: Any = OpenChange()
         change.op = op
-        change.position = f"{transaction.commit_text}:{transaction.messages}"
+        change.position = f"{transaction.name}:{transaction.messages}"
         change.key = _key_of(table, row)
         change.after = row
         change.before = None
@@ -365,7 +386,7 @@ class ChangeStream:
     ) -> Change:
         transaction: Any = self._transaction
         order = transaction.messages
-        place = f"{transaction.commit_text}:{order}.{part}" if part else f"{transaction.commit_text}:{order}"
+        place = f"{transaction.name}:{order}.{part}" if part else f"{transaction.name}:{order}"
         metadata: dict[str, Any] = transaction.metadata_of(table)
         after = before = None
         if new is not None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text
-from azure_functions_db.sources.postgres.changes import ChangeStream, Place, SeenTransactions, TableRows
+from azure_functions_db.sources.postgres.changes import ChangeStream, Place, SeenTransactions, TableRows, Timelines
 from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
-from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_switch
+from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_history
 from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, TableReader, base_types, processors_of
 from azure_functions_db.sources.postgres.server import PLUGIN
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.stream import LogPosition
 
     Processors = dict[tuple[str, str, Shape], dict[str, Processor]]
+    Histories = dict[tuple[str, int], Mapping[int, int]]
 
 
 class PostgresLog:
@@ -40,6 +41,7 @@ class PostgresLog:
         name: str,
         processors: Processors,
         passed: dict[str, int],
+        histories: Histories,
     ) -> None:
         self._server = server
         self._config = config
@@ -48,6 +50,8 @@ class PostgresLog:
         self._processors = processors
         self._passed = passed
         """By a position, up to where nothing that concerns the source was found after it."""
+        self._histories = histories
+        """By a server and its timeline, where that left each earlier one."""
         self._feed: Replication | Peek | None = None
         self._is_fresh = False
         """Whether the feed has been held and nothing has been read from it."""
@@ -92,18 +96,22 @@ class PostgresLog:
 
     def rows(self, position: LogPosition, table: str, after: Any, limit: int) -> RowsPage | None:
         """Return rows of a table; not before every transaction that the slot left out can be seen."""
+        state = None
         if self._definition.snapshot != "only":
-            self._check_retained(self._checked(position))
+            state = self._checked(position)
+            self._check_retained(state)
         if table not in self._known_tables():
             raise SourceConfigurationError(f"The checkpoint is inside {table}, which is no table of this source")
         reader = self._reader()
         if "seen" not in position:
-            joined = {**position, **reader.joint()}
+            joined = {**position, **reader.joint}
             seen = SeenTransactions.of(joined)
             if seen is None or not all(map(seen.had_ended, joined.pop("awaits", ()))):
                 self._close_reader()
                 return None
             position = joined
+        elif state is not None:
+            position = _showing(position, reader.joint["until"], state)
         chosen = self._known_tables()[table]
         if not chosen.key:
             raise SourceConfigurationError(
@@ -224,6 +232,7 @@ class PostgresLog:
             self._table_rows,
             source=self._name,
             seen=SeenTransactions.of(position),
+            timelines=Timelines(state.timeline, self._history(state)),
             patience_seconds=self._definition.patience_seconds,
         )
         return self._stream, state
@@ -297,10 +306,18 @@ class PostgresLog:
 
     def _is_in_history(self, position: LogPosition, state: ServerState) -> bool:
         """Tell whether all that was read of an earlier timeline is a part of the present one."""
-        left = timeline_switch(self._server.engine, self._config, state.timeline, position["timeline"])
-        read = max(lsn_of(position["value"]), lsn_of(position.get("until", "0/0")))
-        inside = lsn_of((position.get("transaction") or ["0/0"])[0])
-        return left is not None and max(read, inside) <= left
+        self._histories.clear()  # another promotion may have got the same number
+        left = self._history(state).get(position["timeline"])
+        return left is not None and _read_until(position) <= left
+
+    def _history(self, state: ServerState) -> Mapping[int, int]:
+        """Return where the server's timeline left each earlier one."""
+        if state.timeline == 1:
+            return {}
+        server = (state.system, state.timeline)
+        if server not in self._histories:
+            self._histories[server] = timeline_history(self._server.engine, self._config, state.timeline)
+        return self._histories[server]
 
     def _loss(self, reason: str, position: LogPosition, state: ServerState) -> str:
         return (
@@ -342,8 +359,8 @@ class PostgresLog:
         if not has_changes and not self._is_worth_a_write(position, place, state):
             return position
         # How the stream is joined to a snapshot is told until all of that lies behind.
-        is_joined = place.lsn >= lsn_of(position.get("until", "0/0"))
-        kept = ("committed",) if is_joined else ("committed", "seen", "until")
+        is_joined = place.lsn >= _shown_until(position)
+        kept = ("committed",) if is_joined else ("committed", "seen", "until", "shown")
         carried = {name: position[name] for name in kept if name in position}
         return {**self._position(state, place), **carried, **self._moments(stream, state)}
 
@@ -446,6 +463,24 @@ class PostgresLog:
             return change
         metadata = {name: value for name, value in change.metadata.items() if name != "unchanged"}
         return replace(change, after={**change.after, **found}, metadata={**metadata, "refetched": list(unchanged)})
+
+
+def _shown_until(position: LogPosition) -> int:
+    """Return up to where in the log the rows of a snapshot show what was committed; later pages show more."""
+    return max(lsn_of(position.get(name, "0/0")) for name in ("until", "shown"))
+
+
+def _read_until(position: LogPosition) -> int:
+    """Return up to where in the log something may have been told, as a change or in a row."""
+    inside = lsn_of((position.get("transaction") or ["0/0"])[0])
+    return max(lsn_of(position["value"]), inside, _shown_until(position))
+
+
+def _showing(position: LogPosition, until: str, state: ServerState) -> LogPosition:
+    """Return the position before a page that shows more than those before it: if that is undone, it was told."""
+    if lsn_of(until) <= _read_until(position):
+        return position
+    return {**position, "shown": until, "timeline": state.timeline}
 
 
 def current_values(

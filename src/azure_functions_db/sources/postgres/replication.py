@@ -15,7 +15,7 @@ from azure_functions_db.core.errors import (
     SourceConfigurationError,
     SourceInUseError,
 )
-from azure_functions_db.sources.postgres.pgoutput import lsn_text
+from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.rows import WRITTEN_FORMS, set_forms
 from azure_functions_db.sql.engine import parsed_url
 
@@ -371,27 +371,30 @@ def replication_connection(engine: Engine, config: DbConfig) -> Any:
     return dialect.connect(*arguments, **parameters)
 
 
-def timeline_switch(engine: Engine, config: DbConfig, timeline: int, earlier: int) -> int | None:
-    """Return where a timeline's history left an earlier one; None where that is no part of it."""
+def timeline_history(engine: Engine, config: DbConfig, timeline: int) -> dict[int, int]:
+    """Return where the history of a timeline left each earlier one, oldest first; nothing where nobody can tell."""
     from psycopg import OperationalError
+    from psycopg.errors import UndefinedFile
 
     try:
         connection = replication_connection(engine, config)
     except OperationalError as error:
-        if is_from_pooler(error):  # nobody else can tell
-            return None
+        if is_from_pooler(error):
+            return {}
         raise
     try:
         [row] = connection.execute(f"TIMELINE_HISTORY {timeline}").fetchall()
+    except UndefinedFile:
+        return {}
     finally:
         connection.close()
-    content = row[1] if isinstance(row[1], str) else bytes(row[1]).decode()
-    for line in content.splitlines():
-        number, _, rest = line.strip().partition("\t")
-        if number == str(earlier):
-            high, _, low = rest.split("\t")[0].partition("/")
-            return int(high, 16) << 32 | int(low, 16)
-    return None
+    return _history_of(row[1] if isinstance(row[1], str) else bytes(row[1]).decode())
+
+
+def _history_of(content: str) -> dict[int, int]:
+    """Read a history file: each line has a timeline, where it was left, and why; the rest are comments."""
+    lines = (line.strip().split("\t") for line in content.splitlines())
+    return {int(line[0]): lsn_of(line[1]) for line in lines if line[0].isdecimal()}
 
 
 def quoted_list(name: str) -> str:

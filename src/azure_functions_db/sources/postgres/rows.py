@@ -213,14 +213,10 @@ class TableReader:
         self._source = source
         self._row_type = row_type
         self._connection: Connection = server.engine.connect().execution_options(isolation_level="REPEATABLE READ")
-        self._connection.exec_driver_sql(f"SELECT {set_forms()}")
-
-    def joint(self) -> LogPosition:
-        """Return what joins a stream to the rows that this tick sees: whose changes they show, and up to where."""
-        [row] = self._connection.exec_driver_sql(
-            "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
-        ).all()
-        return {"seen": row[0], "until": row[1]}
+        query = f"SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, {set_forms()}"
+        [row] = self._connection.exec_driver_sql(query).all()
+        self.joint: LogPosition = {"seen": row[0], "until": row[1]}
+        """What joins a stream to the rows that this tick sees: whose changes they show, and up to where."""
 
     def page(self, table: Table, after: Sequence[str] | None, limit: int, position: LogPosition) -> KeyPage:
         """Return the rows after a key; the start of the stream is a part of their positions."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.ports import Fact
     from azure_functions_db.core.types import AdapterCapability, CheckpointJson, FetchResult, Finding
-    from azure_functions_db.sources.postgres.log import PostgresLog, Processors
+    from azure_functions_db.sources.postgres.log import Histories, PostgresLog, Processors
     from azure_functions_db.sources.postgres.server import OnMaxRetained, Server, ServerState, Transport, Undecodable
     from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode, StreamHealth
     from azure_functions_db.sql.engine import EngineProvider
@@ -118,6 +118,7 @@ class PostgresLogicalSource(LogSource):
         self._provider = engine_provider
         self._processors: Processors = {}
         self._passed: dict[str, int] = {}
+        self._histories: Histories = {}
 
     @cached_property
     def source_descriptor(self) -> SourceDescriptor:
@@ -245,7 +246,11 @@ class PostgresLogicalSource(LogSource):
     def _log(self) -> PostgresLog:
         from azure_functions_db.sources.postgres.log import PostgresLog
 
-        return PostgresLog(self._server(), self._config, self._definition, self.name, self._processors, self._passed)
+        return PostgresLog(self._server(), self._config, self._definition, self.name, *self._known())
+
+    def _known(self) -> tuple[Processors, dict[str, int], Histories]:
+        """Return what one tick leaves to the next."""
+        return self._processors, self._passed, self._histories
 
     def _server(self) -> Server:
         from azure_functions_db.sources.postgres.server import Server
