@@ -64,6 +64,14 @@ class Standby(Follower):
         with alone(self.primary) as there:
             wait_for(lambda: there.execute(streams).scalar_one(), 60, "the standby reads no log")
 
+    def cut_off(self) -> None:
+        """Let nothing more come from the primary."""
+        with alone(self.here) as here:
+            here.execute(text("ALTER SYSTEM SET primary_conninfo = ''"))
+            here.execute(text("SELECT pg_reload_conf()"))
+            receives = text("SELECT count(*) FROM pg_stat_wal_receiver")
+            wait_for(lambda: not here.execute(receives).scalar_one(), 60, "the standby still reads")
+
     def promote(self) -> None:
         with alone(self.here) as connection:
             assert connection.execute(text("SELECT pg_promote()")).scalar_one()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from azure_functions_db import DbConfig, FetchError, PositionLostError
+from azure_functions_db import DbConfig, FetchError, MemoryStateStore, PositionLostError, PostgresLogicalSource
 from tests.integration.postgres_log.scene import COLUMNS, Scene
 from tests.integration.postgres_log.servers import KINDS, OwnServer, own_server
 from tests.support.followers import standby_of
@@ -195,6 +195,12 @@ def test_after_a_failover_a_slot_that_came_along_goes_on_and_one_that_did_not_is
         moved.run("INSERT INTO %t VALUES (3, 'c')")
         followed = moved.source(snapshot="never")
         if kind == "postgres18":
+            from_here = scene.store.load_checkpoint("poller")
+            [before] = names(source, from_here)
+            wait_for(lambda: len(names(followed, from_here)) == 2, 60, "what came after the failover is missing")
+            same, after = names(followed, from_here)
+            assert (same, "@" in before) == (before, False)
+            assert after.endswith("@2:1")  # the old server may have had another change at this place
             got: list[int] = []
 
             def all_came() -> bool:
@@ -227,6 +233,39 @@ def test_what_was_read_and_never_reached_the_promoted_server_is_told(kind: str, 
         with pytest.raises(PositionLostError, match="promoted or restored"):
             ahead.fetch_changes({"cursor": {**checkpoint, "value": end, "timeline": 1}}, 1)
         moved.close()
+    drop_physical(scene, slot)
+
+
+def names(source: PostgresLogicalSource, checkpoint: Any) -> list[str]:
+    found: list[Any] = list(source.fetch_changes(checkpoint, 10).records)
+    return [change.position for change in found]
+
+
+# Where no slot comes along, every failover is told.
+@pytest.mark.parametrize("kind", ["postgres18"], indirect=True, scope="module")
+def test_what_a_later_page_of_a_snapshot_showed_and_never_reached_the_promoted_server_is_told(
+    kind: str, scene: Scene
+) -> None:
+    scene.run("INSERT INTO %t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    scene.source().create_stream()
+    slot, one_row = f"phys_{scene.table}", {"batch_size": 1, "max_batches_per_tick": 1}
+    with standby_of(scene.url, KINDS[kind], slot, sync_replication_slots="on", hot_standby_feedback="on") as standby:
+        wait_for(lambda: came_along(scene, standby.url), 60, "the slot does not come along")
+        scene.store = MemoryStateStore()
+        assert scene.told(scene.source(), **one_row) == [("upsert", {"id": 1, "v": "a"})]
+        standby.catch_up()
+        standby.cut_off()
+        scene.run("UPDATE %t SET v = 'undone' WHERE id = 2")
+        assert scene.told(scene.source(), **one_row) == [("upsert", {"id": 2, "v": "undone"})]
+        standby.promote()
+        moved = Scene(standby.url)
+        moved.table, moved.store = scene.table, scene.store
+        with pytest.raises(PositionLostError, match="promoted or restored"):
+            moved.delivered(moved.source())
+        anew = moved.source(on_position_lost="snapshot")
+        assert ("upsert", {"id": 2, "v": "b"}) in moved.told(anew)
+        moved.provider.dispose_all()
+        moved.engine.dispose()
     drop_physical(scene, slot)
 
 
