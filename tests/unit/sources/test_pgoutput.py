@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from azure_functions_db.sources.postgres.changes import Timelines, Transaction
 from azure_functions_db.sources.postgres.pgoutput import (
     UNCHANGED,
     Begin,
@@ -104,3 +105,19 @@ def test_a_message_that_was_cut_short_or_goes_on_is_refused(values: list[Value],
 def test_places_are_written_as_postgresql_does(lsn: int) -> None:
     assert lsn_of(lsn_text(lsn)) == lsn
     assert lsn_text(0x1_0000_0ABC) == "1/ABC"
+
+
+@pytest.mark.parametrize(
+    ("timeline", "left", "lsn", "name"),
+    [
+        (1, {}, 0x16B3748, "0/16B3748"),
+        (3, {1: 0x2000, 2: 0x3000}, 0x1FFF, "0/1FFF"),
+        (3, {1: 0x2000, 2: 0x3000}, 0x2000, "0/2000@2"),
+        (3, {1: 0x2000, 2: 0x3000}, 0x3000, "0/3000@3"),
+        (3, {}, 0x1000, "0/1000@3"),
+    ],
+)
+def test_a_transaction_is_named_by_its_place_and_the_timeline_that_wrote_it(
+    timeline: int, left: dict[int, int], lsn: int, name: str
+) -> None:
+    assert Timelines(timeline, left).name_of(Transaction(lsn, MOMENT, 1)) == name
