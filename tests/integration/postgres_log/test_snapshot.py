@@ -201,3 +201,20 @@ def wait_until_written(written: list[int], count: int) -> None:
     from tests.support.waiting import wait_for
 
     wait_for(lambda: len(written) >= count, 60, "the writers do not write")
+
+
+def test_a_failure_stays_noted_while_a_snapshot_goes_on_until_something_is_handled(scene: Scene) -> None:
+    scene.run("INSERT INTO %t VALUES (1, 'a')")
+    source, noted = scene.source(), list[bool]()
+
+    def fail(_: list[RowChange]) -> None:
+        noted.append("failure" in (scene.store.load_checkpoint("poller").get("metadata") or {}))
+        raise OSError("out of reach")
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="out of reach"):
+            scene.poller(source).run(timer=None, handler=fail)
+        scene.run("UPDATE %t SET v = 'b'")
+    scene.delivered(source)
+    assert noted == [False, True]
+    assert "failure" not in (scene.store.load_checkpoint("poller").get("metadata") or {})
