@@ -15,7 +15,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-all chaos simulate mutants test-all check format bench pictures docs up down env lock clean venv
+.PHONY: help demo test soak soak-all chaos simulate mutants fuzz test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -45,18 +45,24 @@ simulate: $(READY) ## Years of faults in a simulated world: SEEDS=100000 histori
 mutants: $(READY) ## Take guards away one by one and tell which of them no test missed; MUTANTS="…" chooses (see --help)
 	@$(SERVICES) run -- $(BIN)/python -m tools.mutants $(MUTANTS)
 
+fuzz: $(READY) ## New inputs for every parser, for SECONDS=300
+	@end=$$(( $$(date +%s) + $${SECONDS:-300} )); while [ $$(date +%s) -lt $$end ]; do \
+	    AZFDB_FUZZ_EXAMPLES=500 $(BIN)/python -m pytest -q tests/fuzz || exit 1; \
+	done
+
 test-all: ## Run the tests on every CPython from 3.11 to 3.14 that is found here
 	@set -e; for python in $$(tools/find-pythons); do \
 	    echo "== $$python"; \
 	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$(basename $$python); \
 	done
 
-check: $(READY) $(DOCS)/.installed ## Check format, lint, types, layers, dependencies and the documentation
+check: $(READY) $(DOCS)/.installed ## Check format, lint, types, layers, dependencies, the model of the lease and the documentation
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/audit.py
+	@$(BIN)/python -m tools.model
 	@$(BIN)/python tools/docs_code.py
 	@$(BIN)/python -m tools.site --check
 	@$(DOCS)/bin/zensical build --strict --clean

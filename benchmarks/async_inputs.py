@@ -53,7 +53,7 @@ def main() -> None:
         for kind, url in urls.items():
             measure(kind, url, loop, threads)
     used = sum(thread.name.startswith("azfdb") for thread in threading.enumerate())
-    report("threads of 200 concurrent inputs, beside the bound", "all databases", used, 5 * len(urls), target=1.0)
+    report("threads of 200 concurrent inputs, beside the bound", "all databases", used, 15 * len(urls), target=1.0)
     loop.close()
 
 

@@ -224,21 +224,6 @@ def lost_positions() -> None:
     patch(PostgresLog, "check", lambda *_: None)
 
 
-def seen_once_held() -> None:
-    """A slot that is held anew is judged by an older look at it where looking fails."""
-    held = PostgresLog._held
-
-    def held_with_older_look(self: Any) -> Any:
-        older = self._state
-        try:
-            return held(self)
-        except Exception:
-            self._state = older
-            raise
-
-    patch(PostgresLog, "_held", held_with_older_look)
-
-
 def timelines() -> None:
     """A promoted server is taken to have all that the old one had."""
     patch(PostgresLog, "_is_in_history", lambda *_: True)
@@ -288,6 +273,6 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
         *(ambiguous_commits, acknowledge_last, start, start_once_joined, losses_of_the_holder, parts),
         *(quarantine_first, attempts, witnesses),
-        *(removal_of_delivered, lost_positions, seen_once_held, timelines, invisible_commits, resumption),
+        *(removal_of_delivered, lost_positions, timelines, invisible_commits, resumption),
     )
 }

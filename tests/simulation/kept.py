@@ -33,7 +33,6 @@ KEPT: dict[str, list[tuple[int, str | None]]] = {
     "witnesses": [(74, None)],
     "removal_of_delivered": [(1, None)],
     "lost_positions": [(3, None)],
-    "seen_once_held": [],
     "timelines": [(77, None)],
     "invisible_commits": [(633, "postgres")],
     "resumption": [(15, None)],

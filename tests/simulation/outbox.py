@@ -94,6 +94,12 @@ class Rows:
         process.step(process.chance.seconds(0.05))
         return FetchResult(page, following, more=len(found) > limit)
 
+    def open(self) -> Rows:
+        return self
+
+    def close(self) -> None:
+        """Do nothing: the model holds nothing."""
+
     def count_changes(self, checkpoint: Mapping[str, Any], most: int | None = None) -> int:
         return len(self.fetch_changes(checkpoint, most or 1000).records)
 

@@ -77,6 +77,7 @@ class PostgresServer(Database):
         self.log: list[Logged] = []
         self.visible: dict[int, Written] = {}
         self.slot: SlotState | None = None
+        self._undone: set[int] = set()
         self._orders: dict[tuple[int, int], Any] = {}
         self._by_order: dict[tuple[int, int], Written] = {}
 
@@ -137,6 +138,7 @@ class PostgresServer(Database):
         self.switches = {line: min(left, at) for line, at in (self.switches | {self.timeline: left}).items()}
         self.timeline, self.lsn = self.timeline + 1, left
         undone = {id(written) for logged in gone for written in logged.writes}
+        self._undone |= {written.key for logged in gone for written in logged.writes}
         self.judge.undone([written for logged in gone for written in logged.writes])
         for key, history in self.committed.items():
             self.committed[key] = [written for written in history if id(written) not in undone]
@@ -195,6 +197,10 @@ class PostgresServer(Database):
 
     def _matters(self, written: Written) -> bool:
         """Tell whether a newest state has to be told: that a row is gone, only to who has been told of it."""
+        if written.key in self._undone:
+            # Pages of a snapshot that are read later show more than its start: what a promotion has undone of that
+            # before the stream came to it is not told. A known gap.
+            return False
         return written.op != "delete" or bool(self.judge.settled.get(written.key))
 
     def in_order(self, rows: list[tuple[int, int]]) -> list[tuple[int, int]]:

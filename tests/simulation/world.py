@@ -290,6 +290,9 @@ class Event:
             if task.turn == turn:
                 self._world.wake(task)
 
+    def clear(self) -> None:
+        self._is_set = False
+
     def wait(self, timeout: float | None = None) -> bool:
         if not self._is_set:
             task = self._world.current

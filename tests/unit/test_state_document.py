@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from azure_functions_db.core.errors import ConfigurationError, LeaseConflictError, LostLeaseError, StateStoreError
+from azure_functions_db.core.errors import (
+    ConfigurationError,
+    FingerprintMismatchError,
+    LeaseConflictError,
+    LostLeaseError,
+    StateStoreError,
+)
 from azure_functions_db.state.document import (
     Document,
     acquired,
@@ -190,11 +196,12 @@ def test_the_margin_is_a_quarter_of_a_short_ttl() -> None:
 
 
 def test_a_release_keeps_the_token_and_says_so_in_the_json() -> None:
-    freed = released(acquired(Document("orders"), "a", NOW, 60), "a:1", NOW)
+    later = NOW + dt.timedelta(seconds=20)
+    freed = released(acquired(Document("orders"), "a", NOW, 60), "a:1", later)
     reread = decoded(encoded(freed), "orders")
     assert reread.lease is not None
     assert reread.lease.fencing_token == 1
-    assert is_free(reread, NOW)
+    assert is_free(reread, later)
 
 
 def test_a_released_lease_stays_released_when_the_clock_is_set_back() -> None:
@@ -277,7 +284,15 @@ def test_a_released_lease_is_free_however_far_ahead_its_holders_clock_was() -> N
 def test_whoever_asks_without_a_fingerprint_gets_the_document_as_it_is() -> None:
     bound = decoded(written(), "orders")
     assert identified(bound, None) is bound
+    assert identified(bound, "sha256:f00") is bound
     assert identified(replace(bound, source_fingerprint=None), "sha256:f00") == bound
+    with pytest.raises(FingerprintMismatchError, match="--adopt-fingerprint") as refused:
+        identified(bound, "sha256:bar")
+    assert (refused.value.poller_name, refused.value.stored, refused.value.current) == (
+        "orders",
+        "sha256:f00",
+        "sha256:bar",
+    )
     with pytest.raises(StateStoreError, match="no text"):
         identified(bound, 5)  # type: ignore[arg-type]
 
@@ -291,6 +306,12 @@ def test_a_broken_lease_is_free_and_its_holder_out() -> None:
     retaken = acquired(freed, "b", later, 60)
     assert retaken.lease is not None
     assert retaken.lease.fencing_token == 3
+
+
+def test_a_lease_that_is_known_to_be_nobodys_is_taken_over_at_once() -> None:
+    retaken = acquired(acquired(Document("orders"), "a", NOW, 60), "a", NOW, 60, take_over=True).lease
+    assert retaken is not None
+    assert retaken.fencing_token == 2
 
 
 def test_the_conflict_names_the_holder() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import Any, TextIO
 
 from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import parsed_json
 from azure_functions_db.decorator.composition import poll_functions
 from azure_functions_db.operations.pollers import App, Pollers, app_of, registers_in
 from azure_functions_db.operations.stores import sink_at, store_at
@@ -113,10 +113,10 @@ def _local_settings(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        values = json.loads(path.read_text(encoding="utf-8-sig")).get("Values", {})
+        values = parsed_json(path.read_text(encoding="utf-8-sig")).get("Values", {})
+        return {name: str(value) for name, value in values.items()}
     except (ValueError, AttributeError):
         raise ConfigurationError(f"{path.name} is no valid JSON object", code=Code.APP_NOT_LOADED) from None
-    return {name: str(value) for name, value in values.items()}
 
 
 def _line_of(error: Exception, script: Path) -> str:

@@ -121,15 +121,17 @@ def _fail(reply: asyncio.Future[Any], error: BaseException) -> None:
         reply.set_exception(error)
 
 
+# The threads of a pool that sets no limit.
 _WITHOUT_LIMIT = 20
 
 
 def threads_of(config: DbConfig) -> Threads:
     """Return the threads for the calls of one database: a slow one holds up nobody else's.
 
-    There are as many as its pool keeps connections. More would open others, to be closed after one statement.
+    There are as many as its pool opens connections: more would only wait for one.
     """
-    return _threads_of(config.connection_url, int(config.pool_size) or _WITHOUT_LIMIT)
+    is_limited = config.pool_size > 0 and config.max_overflow >= 0
+    return _threads_of(config.connection_url, config.pool_size + config.max_overflow if is_limited else _WITHOUT_LIMIT)
 
 
 @cache

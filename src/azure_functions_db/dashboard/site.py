@@ -15,10 +15,11 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from azure_functions_db.core.errors import ConfigurationError, DbError
 from azure_functions_db.core.secrets import masked_words
+from azure_functions_db.core.serializers import parsed_json
 from azure_functions_db.dashboard.acts import ACTS, Act, Refused
 from azure_functions_db.dashboard.views import PollerView, overview
 from azure_functions_db.operations.pollers import UnknownPollerError
@@ -224,7 +225,7 @@ def _json(status: int, value: Any) -> Response:
 
 def _form(request: Request) -> dict[str, str]:
     try:
-        form = json.loads(request.body[:_LONGEST_BODY] or b"{}")
+        form = parsed_json(request.body[:_LONGEST_BODY] or b"{}")
     except ValueError:
         form = None
     if not isinstance(form, dict) or not all(isinstance(value, str) for value in form.values()):
@@ -238,5 +239,5 @@ def _check_origin(request: Request) -> None:
         raise Refused(403, f"An act needs the header {ACT_HEADER}")
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     host = request.headers.get("x-forwarded-host") or request.headers.get("host", "")
-    if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != host):
+    if site != "same-origin" or (origin is not None and origin.partition("://")[2] != host):
         raise Refused(403, "This act comes from another site")

@@ -23,7 +23,7 @@ from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import Code, ConfigurationError, DbError, StateStoreError, code_behind, did_you_mean
 from azure_functions_db.core.files import make_folder, read_whole, replace_whole
 from azure_functions_db.core.ports import ListsPollers
-from azure_functions_db.core.serializers import parsed_json, timestamp
+from azure_functions_db.core.serializers import parsed_json, shown, timestamp
 from azure_functions_db.trigger.linger import end_lingering
 
 if TYPE_CHECKING:
@@ -204,7 +204,8 @@ LATE_OUTPUT = (
     "there is lost. Write in the handler instead, with a client of the service or a relay"
 )
 _MONITORED_FROM = dt.timedelta(minutes=1)
-_SPAN = re.compile(r"(?:(?P<days>\d+)\.)?(?P<first>\d{1,2}):(?P<second>\d{1,2})(?::(?P<third>\d{1,2}))?")
+# Eight digits are as many days as .NET can count.
+_SPAN = re.compile(r"(?:(?P<days>\d{1,8})\.)?(?P<first>\d{1,2}):(?P<second>\d{1,2})(?::(?P<third>\d{1,2}))?", re.ASCII)
 
 
 class Schedule(Protocol):
@@ -230,9 +231,7 @@ class Cron:
         try:
             return next(times)
         except StopIteration:
-            raise ConfigurationError(
-                f"The schedule {self.expression!r} never comes round", code=Code.SCHEDULE_UNREADABLE
-            ) from None
+            raise _never(self.expression) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +242,14 @@ class Interval:
 
     def after(self, moment: dt.datetime) -> dt.datetime:
         """Return the moment one interval later."""
-        return moment + self.length
+        try:
+            return moment + self.length
+        except OverflowError:
+            raise _never(str(self.length)) from None
+
+
+def _never(schedule: str) -> ConfigurationError:
+    return ConfigurationError(f"The schedule {schedule!r} never comes round", code=Code.SCHEDULE_UNREADABLE)
 
 
 def parsed_schedule(text: str) -> Schedule:
@@ -254,9 +260,9 @@ def parsed_schedule(text: str) -> Schedule:
 
     try:
         CronSim(text, dt.datetime(2000, 1, 1, tzinfo=dt.UTC))
-    except CronSimError as error:
+    except (CronSimError, ValueError) as error:
         raise ConfigurationError(
-            f"The schedule {text!r} is neither an NCRONTAB expression (second minute hour day month weekday) "
+            f"The schedule {shown(text)} is neither an NCRONTAB expression (second minute hour day month weekday) "
             f"nor a time span (hh:mm:ss): {error}",
             code=Code.SCHEDULE_UNREADABLE,
         ) from None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.serializers import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +72,7 @@ def _table_store(url: str, app_name: str | None) -> DocumentStateStore:
 def _cosmos_store(url: str, app_name: str | None) -> DocumentStateStore:
     from azure_functions_db.state.cosmos import CosmosStateStore
 
-    parts = urlsplit(url)
+    parts = _parts(url)
     database, _, container = parts.path.strip("/").partition("/")
     if not (parts.netloc and database and container):
         raise ConfigurationError("A store in Cosmos DB is named by cosmos://SETTING/DATABASE/CONTAINER")
@@ -116,17 +118,25 @@ _STORES: dict[str, OpenStore] = {
 _SINKS: dict[str, OpenSink] = {"azureblob": _blob_sink, "file": _file_sink}
 
 
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # a bracket, which begins an address of IPv6 where it means anything
+        raise ConfigurationError(f"--store and --quarantine take a URL: {_FORMS}") from None
+
+
 def _storage(url: str, place: str) -> dict[str, Any]:
-    parts = urlsplit(url)
+    parts = _parts(url)
     named = parts.path.strip("/")
     return {"connection": parts.netloc or _DEFAULT_SETTING, **({place: named} if named else {})}
 
 
 def _existing_directory(url: str) -> str:
     path = unquote(expanded(url.removeprefix("file://")))
-    if not Path(path).is_dir():
-        raise ConfigurationError(f"There is no directory {path}")
-    return path
+    with suppress(OSError):  # a name that no directory can have
+        if Path(path).is_dir():
+            return path
+    raise ConfigurationError(f"There is no directory {shown(path)}")
 
 
 def database_at(url: str) -> dict[str, Any]:

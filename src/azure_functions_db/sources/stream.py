@@ -213,6 +213,7 @@ class StreamReader:
         return replace(result, facts=[PositionLost(self._on_position_lost, gap), *result.facts])
 
     def _read(self, place: Place, limit: int, *, begins: bool) -> FetchResult:
+        start = None
         while place.table is not None:
             page = self._log.rows(place.position, place.table, place.after, limit)
             if page is None:
@@ -227,10 +228,9 @@ class StreamReader:
                 )
         if place.is_over:
             return FetchResult([], place.checkpoint(self._kind), more=False)
-        return self._streamed(place, limit, begins=begins)
+        return self._streamed(place, limit, start)
 
-    def _streamed(self, place: Place, limit: int, *, begins: bool) -> FetchResult:
-        start = place.checkpoint(self._kind) if begins else None
+    def _streamed(self, place: Place, limit: int, start: CheckpointJson | None) -> FetchResult:
         page = self._log.changes(place.position, limit)
         following = replace(place, position=page.position, table=page.reads_anew).checkpoint(self._kind)
         return FetchResult(

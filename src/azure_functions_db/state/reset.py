@@ -266,6 +266,8 @@ def _saved(file: Path) -> tuple[CheckpointJson, str | None]:
         case {"version": _, "poller_name": str() as name}:
             document = decoded(json.dumps(written).encode(), name)
             return document.checkpoint, document.source_fingerprint
+        case {"checkpoint": _} | {"poller_name": _} | {"lease": _}:  # taken for a position, it would be one of nowhere
+            raise ConfigurationError(f"{file} is a state document that lacks its version or its poller_name")
         case dict() if written:
             return written, None
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import HandlerError, PollerError, RowsFailed, SerializationError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from azure_functions_db.core.ports import QuarantineSink
-    from azure_functions_db.core.types import FetchResult, Position
+    from azure_functions_db.core.types import FetchResult, Position, QuarantinedRow
     from azure_functions_db.trigger.batch import Batch, Checkpoint, Reason
     from azure_functions_db.trigger.events import RowChange
 
@@ -179,8 +180,13 @@ class IsolatingTick(Tick):
         unconfirmed = batch.before.unconfirmed_batch
         if unconfirmed is None:
             return
-        self._stage(Stage.QUARANTINE, lambda: _remove(self._sink, self._settings.name, unconfirmed), batch.id)
+        for row in self._stage(Stage.QUARANTINE, lambda: self._put_aside_by(unconfirmed), batch.id):
+            self.lease.check()  # a sink knows no token: by now the row may have been put aside anew by the next holder
+            self._stage(Stage.QUARANTINE, partial(self._sink.remove, row.poller_name, row.event_id), batch.id)
         batch.before = batch.before.noting(aside=None)
+
+    def _put_aside_by(self, batch_id: str) -> list[QuarantinedRow]:
+        return [row for row in self._sink.entries(self._settings.name) if row.batch_id == batch_id]
 
     def _put_undecodable_aside(self, batch: Batch) -> None:
         if not batch.undecodable.keys() <= batch.quarantined:
@@ -197,12 +203,6 @@ class IsolatingTick(Tick):
 
 class _TakenBack(BaseException):
     """Ends a transaction that was only a trial."""
-
-
-def _remove(sink: QuarantineSink, poller_name: str, batch_id: str) -> None:
-    for row in list(sink.entries(poller_name)):
-        if row.batch_id == batch_id:
-            sink.remove(row.poller_name, row.event_id)
 
 
 def _joined(found: FetchResult, further: FetchResult) -> FetchResult:

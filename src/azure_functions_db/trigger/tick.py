@@ -509,6 +509,8 @@ class Tick:
 
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
         """Tell the source of a commit; failing at that is told, not raised, and done again by a later tick."""
+        if self.lease.is_held and self.lease.lost.is_set():
+            return  # the source knows no token: an operator may have rewound what nobody held
         try:
             self._stage(Stage.ACKNOWLEDGE, lambda: self._opened().acknowledge(checkpoint.position), batch_id)
         except SourceInUseError:

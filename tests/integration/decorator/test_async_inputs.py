@@ -30,7 +30,7 @@ async def test_two_hundred_inputs_at_once_need_no_more_threads_than_the_pool_has
     database_url: str, provider: EngineProvider
 ) -> None:
     numbers(database_url)
-    config = DbConfig(connection_url=database_url, pool_size=3, max_overflow=0)
+    config = DbConfig(connection_url=database_url, pool_size=2, max_overflow=1)
     seen: set[str] = set()
 
     def key(number: int) -> dict[str, int]:  # asked for on the thread that reads

@@ -158,7 +158,7 @@ async def test_an_error_of_the_awaited_coroutine_reaches_the_thread() -> None:
 
 
 async def test_calls_of_a_database_share_as_many_threads_as_its_pool_has_connections() -> None:
-    threads = threads_of(DbConfig(connection_url="sqlite:///bounded.db", pool_size=3))
+    threads = threads_of(DbConfig(connection_url="sqlite:///bounded.db", pool_size=3, max_overflow=0))
     both = threading.Barrier(3)  # nobody gets through unless three work at the same time
 
     def call(number: int) -> tuple[int, str]:
@@ -171,8 +171,8 @@ async def test_calls_of_a_database_share_as_many_threads_as_its_pool_has_connect
 
 
 async def test_a_database_that_hangs_holds_up_no_other() -> None:
-    hanging = threads_of(DbConfig(connection_url="sqlite:///hanging.db", pool_size=1))
-    other = threads_of(DbConfig(connection_url="sqlite:///other.db", pool_size=1))
+    hanging = threads_of(DbConfig(connection_url="sqlite:///hanging.db", pool_size=1, max_overflow=0))
+    other = threads_of(DbConfig(connection_url="sqlite:///other.db", pool_size=1, max_overflow=0))
     go = threading.Event()
     waiting = [asyncio.ensure_future(hanging.run(go.wait, 30)) for _ in range(10)]
     assert await other.run(lambda: "answered") == "answered"
@@ -189,7 +189,7 @@ async def test_a_call_runs_in_the_context_of_its_task_and_its_error_reaches_it()
 
 
 async def test_a_call_that_was_cancelled_before_it_began_is_not_made() -> None:
-    threads = threads_of(DbConfig(connection_url="sqlite:///cancelled.db", pool_size=1))
+    threads = threads_of(DbConfig(connection_url="sqlite:///cancelled.db", pool_size=1, max_overflow=0))
     go, made = threading.Event(), list[str]()
     first = asyncio.ensure_future(threads.run(go.wait, 30))
     second = asyncio.ensure_future(threads.run(made.append, "second"))
@@ -204,7 +204,7 @@ async def test_a_call_that_was_cancelled_before_it_began_is_not_made() -> None:
 
 
 def test_calls_of_one_database_answer_each_loop_that_made_them() -> None:
-    threads = threads_of(DbConfig(connection_url="sqlite:///loops.db", pool_size=2))
+    threads = threads_of(DbConfig(connection_url="sqlite:///loops.db", pool_size=2, max_overflow=0))
 
     async def asked() -> list[int]:
         return await asyncio.gather(*(threads.run(int, str(number)) for number in range(50)))

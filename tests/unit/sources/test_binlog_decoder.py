@@ -6,7 +6,7 @@ import datetime as dt
 import struct
 from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, SourceConfigurationError
 from azure_functions_db.sources.mysql import values
-from azure_functions_db.sources.mysql.events import EventKind, Statement, TableMaps
+from azure_functions_db.sources.mysql.events import EventKind, Statement, Table, TableMaps
 from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, MySqlGtids, parsed
 from azure_functions_db.sources.mysql.values import document
-
-if TYPE_CHECKING:
-    from azure_functions_db.sources.mysql.events import Table
 
 # CREATE TABLE t (id int PRIMARY KEY, v varchar(20), n int unsigned), in utf8mb4, and an insert of (1, 'é', 4000000000).
 TABLE_MAP = (
@@ -72,6 +69,17 @@ def test_a_rows_event_that_is_cut_short_is_one_clear_error(length: int) -> None:
         return
     with pytest.raises((FetchError, SourceConfigurationError)):
         table().rows(EventKind.WRITE_ROWS_V1, ROWS[:length])
+
+
+def test_an_update_without_its_row_after_is_refused() -> None:
+    update = ROWS[:10] + ROWS[9:]  # both bitmaps, of the columns before and after; one row only
+    with pytest.raises(FetchError, match="row after"):
+        table().rows(EventKind.UPDATE_ROWS_V1, update)
+
+
+def test_rows_of_no_columns_are_refused_and_not_read_for_ever() -> None:
+    with pytest.raises(FetchError, match="0 columns"):
+        Table("b1", "t", [], ()).rows(EventKind.WRITE_ROWS_V1, bytes(8) + b"\0" + b"left")
 
 
 @given(st.binary(max_size=200), st.sampled_from([*range(23, 26), *range(30, 33)]))

@@ -243,6 +243,27 @@ def test_a_row_put_aside_by_a_batch_that_never_was_committed_is_taken_back(store
     assert "aside" not in store.load_checkpoint("orders")["metadata"]
 
 
+def test_what_the_next_holder_has_put_aside_is_not_taken_back_by_one_whose_lease_is_over(store: Any) -> None:
+    clock = [0.0]
+
+    class Slow(Sink):
+        """A second passes before a row is kept, a lifetime of the lease while rows are listed."""
+
+        def put(self, rows: Sequence[QuarantinedRow]) -> None:
+            super().put(rows)
+            clock[0] += 1000
+
+        def entries(self, poller_name: str | None = None) -> Iterable[QuarantinedRow]:
+            clock[0] += 1000
+            return super().entries(poller_name)
+
+    sink = Slow(store)
+    trigger = poller(ListSource(5), store, quarantine=sink, max_attempts=1, monotonic=lambda: clock[0])
+    fails(trigger, Choosy(3), error=LostLeaseError)
+    fails(trigger, Choosy(3), error=LostLeaseError)
+    assert len(sink.rows) == 1, "by now it may be another holder's, whose checkpoint has passed it"
+
+
 def test_twenty_five_poison_rows_do_not_stop_batches_of_ten(store: Any, sink: Sink) -> None:
     handler = Choosy(*range(25))
     trigger = poller(ListSource(40), store, batch_size=10, quarantine=sink, max_attempts=1)

@@ -228,33 +228,51 @@ def test_a_time_budget_starts_no_batch_that_would_not_end_in_time() -> None:
     assert run(trigger, slow) == 30
 
 
+class Full:
+    """The full port; its calls are noted."""
+
+    source_descriptor = SourceDescriptor("full", "fake", "sha256:f")
+    cursor_column, pk_columns = "id", ("id",)
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def validate(self) -> None: ...
+
+    def open(self) -> None:
+        self.calls.append("open")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability()
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        self.calls.append(("fetch", checkpoint.get("cursor")))
+        return FetchResult([{"id": 1}], {"cursor": "token"}, more=False)
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        self.calls.append(("acknowledge", checkpoint["cursor"]))
+
+
 def test_the_full_port_is_opened_acknowledged_and_closed() -> None:
-    class Full:
-        source_descriptor = SourceDescriptor("full", "fake", "sha256:f")
-        cursor_column, pk_columns = "id", ("id",)
-        calls: list[Any] = []  # noqa: RUF012 - one instance only
-
-        def validate(self) -> None: ...
-
-        def open(self) -> None:
-            self.calls.append("open")
-
-        def close(self) -> None:
-            self.calls.append("close")
-
-        def capability(self) -> AdapterCapability:
-            return AdapterCapability()
-
-        def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
-            self.calls.append(("fetch", checkpoint.get("cursor")))
-            return FetchResult([{"id": 1}], {"cursor": "token"}, more=False)
-
-        def acknowledge(self, checkpoint: CheckpointJson) -> None:
-            self.calls.append(("acknowledge", checkpoint["cursor"]))
-
     source = Full()
     run(poller(source), Collected())
     assert source.calls == ["open", ("fetch", None), ("acknowledge", "token"), "close"]
+
+
+def test_a_commit_that_outlived_the_lease_is_not_acknowledged() -> None:
+    clock = [0.0]
+
+    class Slow(PlainStore):
+        def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
+            super().commit_checkpoint(poller_name, checkpoint, lease_id)
+            clock[0] += 1000
+
+    source = Full()
+    run(poller(source, Slow(), monotonic=lambda: clock[0]), Collected())
+    assert source.calls == ["open", ("fetch", None), "close"], "an operator may have rewound what nobody held"
 
 
 def test_the_context_tells_the_circumstances() -> None:

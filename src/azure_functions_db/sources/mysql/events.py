@@ -98,6 +98,8 @@ class Table:
             return [(None, image) for image in images]
         if kind in DELETES:
             return [(image, None) for image in images]
+        if len(images) % 2:
+            raise FetchError(f"A rows event of {self.full_name} cannot be decoded: an update without its row after")
         return list(zip(images[::2], images[1::2], strict=True))
 
     def _images(self, kind: int, body: bytes) -> Iterator[Values]:
@@ -105,7 +107,7 @@ class Table:
         if kind >= EventKind.WRITE_ROWS:
             at += int.from_bytes(body[8:10], "little")
         count, at = _number(body, at)
-        if count != len(self._readers):
+        if not count or count != len(self._readers):  # rows of no columns would never end
             raise ValueError(f"{count} columns where the table map has {len(self._readers)}")
         for _ in range(2 if kind in UPDATES else 1):
             self._require_all_columns(body[at : at + self._null_bytes])

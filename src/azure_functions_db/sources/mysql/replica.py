@@ -165,7 +165,7 @@ class Replica:
             else:
                 crc, body = crc32(packet[1:]), packet[1 + HEADER_SIZE :]
             if kind == rotation:
-                self.file = body[8:].decode()
+                self.file = body[8:].decode(errors="replace")
             yield Event(kind, timestamp, server_id, end - length, end, body, crc)
 
 

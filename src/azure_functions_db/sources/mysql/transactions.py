@@ -391,8 +391,10 @@ def _begun(event: Event) -> tuple[str | None, int, int]:
 def _mariadb_list(body: bytes) -> MariaDbGtids:
     """Return the last transaction of each domain before a file; of several in a domain the last counts."""
     count = int.from_bytes(body[:4], "little") & 0x0FFFFFFF
-    gtids = MariaDbGtids("")
-    for domain, server, number in struct.iter_unpack("<IIQ", body[4 : 4 + 16 * count]):
+    gtids, listed = MariaDbGtids(""), body[4 : 4 + 16 * count]
+    if len(listed) != 16 * count:
+        raise FetchError("A list of GTIDs cannot be decoded: it is cut short")
+    for domain, server, number in struct.iter_unpack("<IIQ", listed):
         gtids.add(f"{domain}-{server}-{number}")
     return gtids
 

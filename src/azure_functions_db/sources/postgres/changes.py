@@ -235,14 +235,14 @@ class ChangeStream:
         if transaction is None or self._pending or self._unread is not None:
             return
         received = self._next()
-        if isinstance(received, bytes) and received[0] == _COMMIT:
+        if isinstance(received, bytes) and received.startswith(b"C"):
             self._receive(received, [])
         elif isinstance(received, bytes):
             self._unread = received
 
     def _receive(self, data: bytes, taken: list[Change]) -> None:
         """Take a message; what a log is full of, small transactions of inserts, goes the shortest way."""
-        kind = data[0]
+        kind = data[0] if data else 0
         if kind == _INSERT:
             if not self._is_skipped():
                 oid, values = inserted(data)
