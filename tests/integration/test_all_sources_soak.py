@@ -1,8 +1,8 @@
 """Every source on every server that has it, at once, in one process: nothing is lost, and nothing grows.
 
-`AZFDB_SOAK_SECONDS` says for how long; a run of eight minutes or more is judged by what it holds as well. Writers make every
-change three times in one transaction: in `kept`, where a delete marks the row, in `erased`, where it removes the row,
-and in an outbox. What was committed and what came is noted in files: lists of it would grow themselves.
+`AZFDB_SOAK_SECONDS` says for how long; a run of eight minutes or more is judged by what it holds as well. Writers make
+every change three times in one transaction: in `kept`, where a delete marks the row, in `erased`, where it removes the
+row, and in an outbox. What was committed and what came is noted in files: lists of it would grow themselves.
 """
 
 from __future__ import annotations
