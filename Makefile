@@ -15,7 +15,7 @@ SERVICES := $(BIN)/python -m tools.services
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak chaos simulate mutants fuzz test-all check format bench pictures docs up down env lock clean venv
+.PHONY: help demo test soak soak-all chaos simulate mutants fuzz test-all check format bench pictures docs up down env lock clean venv
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -24,13 +24,16 @@ demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no servi
 	@$(BIN)/azfdb demo
 
 # Tests start hundreds of processes that import the same modules: they keep what they have compiled.
-test soak chaos: export PYTHONDONTWRITEBYTECODE :=
+test soak soak-all chaos: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: $(READY) ## Five minutes of overlapping transactions on each database, every cursor polled: nothing may be lost
 	@AZFDB_SOAK_SECONDS=$${AZFDB_SOAK_SECONDS:-300} $(SERVICES) run -- $(BIN)/python -m pytest -s -k "soak and nothing" tests/integration/test_late_commits_soak.py
+
+soak-all: $(READY) ## An hour of every source on every server at once: nothing lost; memory, connections, threads and files flat
+	@AZFDB_SOAK_SECONDS=$${AZFDB_SOAK_SECONDS:-3600} $(SERVICES) run -- $(BIN)/python -m pytest -s -k nothing tests/integration/test_all_sources_soak.py
 
 chaos: $(READY) ## Five minutes of kills, freezes, restarts and faults: nothing lost, never two handlers
 	@$(BIN)/python -m tests.chaos.storm $${AZFDB_CHAOS_SECONDS:-300} $${AZFDB_CHAOS_SEED:-$$(date +%s)}

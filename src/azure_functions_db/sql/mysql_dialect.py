@@ -17,11 +17,12 @@ class MysqlDialect(Greeted, MySQLDialect_pymysql):
     """MySQL through PyMySQL. What a proxy says of itself at login is not believed."""
 
     supports_statement_cache = True
-    # Each server reads its own one of the two comments.
+    # Each server reads its own one of the two comments; MariaDB's variable changes its name in 11.1.
     _greeting = (
         "SELECT version() AS version, database() AS `schema`, @@sql_mode AS sql_mode, "
-        "@@lower_case_table_names AS lower_case_table_names, "
-        "/*!50720 @@transaction_isolation */ /*M! @@tx_isolation */ AS isolation"
+        "@@lower_case_table_names AS lower_case_table_names, /*!50720 @@transaction_isolation */ "
+        "/*M! (SELECT variable_value FROM information_schema.session_variables "
+        "WHERE variable_name IN ('tx_isolation', 'transaction_isolation') LIMIT 1) */ AS isolation"
     )
 
     def on_connect(self) -> None:  # type: ignore[override]  # as the generic dialect has it
