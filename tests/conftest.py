@@ -112,6 +112,16 @@ def temporary_database(server: str, drop: str, options: str = "") -> Iterator[st
             connection.exec_driver_sql(drop.format(name=name))
 
 
+@pytest.fixture
+def lone_postgres() -> Iterator[str]:
+    """A PostgreSQL server of its own: whoever writes anywhere on a server holds its outboxes back."""
+    from tests.support.followers import started
+    from tools.services.postgres import Postgres
+
+    with started(Postgres) as server:
+        yield server.settings()[server.setting]
+
+
 @cache
 def _administrator(server: str) -> Engine:
     """Whoever makes and drops databases; most tests want one, and logging in takes longer than that."""

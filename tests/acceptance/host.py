@@ -74,6 +74,7 @@ class FunctionApp:
         self._waiting: dict[str, Future[Invocation]] = {}
         self._lock = threading.Lock()
         self.log: list[str] = []
+        self._heard = threading.Condition()
         self._threads = [threading.Thread(target=self._keep_log, daemon=True)]
         self._threads[0].start()
         self.functions = self._introduction()
@@ -136,9 +137,17 @@ class FunctionApp:
         for lost in self._waiting.values():
             lost.set_exception(ConnectionError("the worker is gone"))
 
+    def says(self, words: str, within: float = 30.0) -> bool:
+        """Tell whether a line of the log has these words; what was said before a reply may arrive behind it."""
+        with self._heard:
+            return self._heard.wait_for(lambda: any(words in line for line in self.log), within)
+
     def _keep_log(self) -> None:
         assert self._process.stderr is not None
-        self.log.extend(line.rstrip() for line in self._process.stderr)
+        for line in self._process.stderr:
+            with self._heard:
+                self.log.append(line.rstrip())
+                self._heard.notify_all()
 
     def _close(self) -> None:
         for thread in self._threads:

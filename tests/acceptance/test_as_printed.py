@@ -169,7 +169,10 @@ def test_every_example_is_followed_here() -> None:
 
 
 ON_POSTGRES = ("hash_diff", "tombstones", "transactional")
-SERVED = ("async_handlers", "http_api", "outbox", "partitions", "quarantine")
+SERVED = {
+    **dict.fromkeys(("async_handlers", "http_api", "partitions", "quarantine"), "postgres_database"),
+    "outbox": "lone_postgres",
+}
 
 
 @pytest.mark.parametrize("example", ON_POSTGRES)
@@ -178,9 +181,10 @@ def test_an_example_on_postgresql(follow: Follow, postgres_database: str, exampl
 
 
 @pytest.mark.parametrize("example", SERVED)
-def test_an_example_that_is_served(follow: Follow, postgres_database: str, example: str) -> None:
+def test_an_example_that_is_served(follow: Follow, request: pytest.FixtureRequest, example: str) -> None:
     container = f"state-{secrets.token_hex(8)}"
-    follow(example, serves=True, **postgres_of(postgres_database), STATE_CONTAINER=container)
+    database = request.getfixturevalue(SERVED[example])
+    follow(example, serves=True, **postgres_of(database), STATE_CONTAINER=container)
 
 
 def test_the_example_quickstart(follow: Follow) -> None:

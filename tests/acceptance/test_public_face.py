@@ -361,7 +361,7 @@ class TestStatement3Context:
     def test_in_the_real_runtime(self, app: FunctionApp, function: str, got: str) -> None:
         invocation = app.invoke(function, timer=timer())
         assert invocation.ok, invocation.traceback
-        assert any(f"{function} got {got}" in line for line in app.log)
+        assert app.says(f"{function} got {got}")
 
     def test_the_host_is_not_told_of_it(self, app: FunctionApp) -> None:
         for bindings in app.functions.values():
@@ -2265,7 +2265,7 @@ class TestStatement16Migrate:
         with ContainerClient.from_connection_string(azurite, blob_container) as container:
             container.upload_blob("state/lines.json", json.dumps(OLD))
         command = ["--from-0.8", str(app / "function_app.py")]
-        nameless = self.azfdb(*command, SHOP_STATE=azurite)
+        nameless = self.azfdb(*command, "--carry-over", SHOP_STATE=azurite)
         assert (nameless.returncode, "--app-name" in nameless.stderr) == (3, True)
         done = self.azfdb(*command, "--app-name", "shop", SHOP_STATE=azurite)
         assert "lines: ready: goes on where release 0.8 stopped, from 2" in done.stdout, done.stderr

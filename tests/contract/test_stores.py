@@ -24,7 +24,7 @@ from azure_functions_db import (
     SqlStateStore,
     TableStateStore,
 )
-from azure_functions_db.state.backend import DocumentName
+from azure_functions_db.state.backend import DocumentName, document_name
 from azure_functions_db.testing.stores import Delete, NewStore, StateStoreContract
 from tests.support import cosmos
 
@@ -72,11 +72,13 @@ class TestSqlStateStore(StateStoreContract):
 
     @pytest.fixture
     def delete(self, new_store: NewStore) -> Delete:
-        backend = new_store()._backend
+        store = new_store()
+        backend = store._backend
 
         def delete(poller_name: str) -> None:
+            own = backend._is(document_name(store._app_name, poller_name))
             with backend.engine.begin() as connection:
-                connection.execute(backend.table.delete().where(backend.table.c.poller_name == poller_name))
+                connection.execute(backend.table.delete().where(own))
 
         return delete
 
