@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
 # One worker more than a small machine has cores: many tests wait for a lease or a server.
-PYTEST_ARGS ?= -n 3 --dist loadgroup
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
