@@ -31,7 +31,7 @@ def mirror_products(timer: func.TimerRequest, events: list[RowChange], present: 
     gone = [{"id": key} for key, document in last.items() if document is None]
     with copy.transaction():
         if len(changes) < len(events):
-            gone = present.query("SELECT id FROM products")
+            gone = present.query("SELECT id FROM products", params={})
         for key in gone:
             copy.delete(pk=key)
         copy.upsert_many(rows=kept, conflict_columns=["id"])

@@ -31,7 +31,7 @@ def mirror_products(timer: func.TimerRequest, events: list[RowChange], present: 
     gone = [dict(event.pk) for event in last.values() if event.after is None]
     with copy.transaction():
         if len(changes) < len(events):
-            gone = present.query("SELECT id FROM products")
+            gone = present.query("SELECT id FROM products", params={})
         for key in gone:
             copy.delete(pk=key)
         copy.upsert_many(rows=kept, conflict_columns=["id"])

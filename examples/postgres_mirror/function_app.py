@@ -37,7 +37,7 @@ def _apply(mirror: DbSession, kind: str, events: list[RowChange]) -> None:
         products.upsert_many(rows=_newest(events), conflict_columns=["id"])
         return
     if kind == "truncate":
-        gone = mirror.reader().query("SELECT id FROM products")
+        gone = mirror.reader().query("SELECT id FROM products", params={})
     for key in gone:
         products.delete(pk=key)
 

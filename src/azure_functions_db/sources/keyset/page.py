@@ -260,9 +260,10 @@ def current_row(connection: Connection, plan: Plan, key: Mapping[str, Any]) -> l
 def _plain_rows(
     connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None, *, in_tie: bool = False
 ) -> tuple[Header, Sequence[Any]]:
+    may_use_driver = has_left_transactions(connection)
     statement = plan.rest_of_tie(start, bound) if in_tie else plan.page(start, bound)
     parameters = plan.parameters(start, bound)
-    compiled = plan.compiled(statement, count) if has_left_transactions(connection) else None
+    compiled = plan.compiled(statement, count) if may_use_driver else None
     if compiled is None:
         return _through_sqlalchemy(connection, statement, {**parameters, LIMIT: count})
     match connection.dialect.driver:
