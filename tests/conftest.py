@@ -54,34 +54,43 @@ def provider() -> Iterator[EngineProvider]:
     provider.dispose_all()
 
 
+@contextmanager
+def own_server(worker_id: str, kind: str) -> Iterator[str]:
+    """The URL of a worker's own server: whatever runs anywhere on one holds back pollers of all its databases."""
+    from tests.support.followers import started
+    from tools.services.mariadb import MariaDb
+    from tools.services.postgres import Postgres, Postgres18
+    from tools.services.server import Server
+
+    kinds: dict[str, type[Server]] = {"postgres": Postgres, "postgres18": Postgres18, "mariadb": MariaDb}
+    setting = f"AZFDB_TEST_{kind.upper()}_URL"
+    if worker_id in {"master", "gw0"}:
+        yield service(setting)
+        return
+    service(setting)
+    with started(kinds[kind]) as server:  # type: ignore[type-abstract]  # each of them is one
+        yield server.settings()[setting]
+
+
 @pytest.fixture(scope="session")
-def postgres_url() -> str:
+def postgres_url(worker_id: str) -> Iterator[str]:
     """The superuser's URL of the PostgreSQL server."""
-    return service("AZFDB_TEST_POSTGRES_URL")
+    with own_server(worker_id, "postgres") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
-def postgres18_url() -> str:
+def postgres18_url(worker_id: str) -> Iterator[str]:
     """The superuser's URL of the newer PostgreSQL server."""
-    return service("AZFDB_TEST_POSTGRES18_URL")
+    with own_server(worker_id, "postgres18") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def mariadb_url(worker_id: str) -> Iterator[str]:
-    """The URL of a MariaDB user with all privileges.
-
-    Each worker has a server of its own: whatever runs anywhere on one holds every poller of it back.
-    """
-    from tests.support.followers import started
-    from tools.services.mariadb import MariaDb
-
-    setting = "AZFDB_TEST_MARIADB_URL"
-    url = service(setting)
-    if worker_id in {"master", "gw0"}:
+    """The URL of a MariaDB user with all privileges."""
+    with own_server(worker_id, "mariadb") as url:
         yield url
-        return
-    with started(MariaDb) as server:
-        yield server.settings()[setting]
 
 
 @pytest.fixture(scope="session")
@@ -110,16 +119,6 @@ def temporary_database(server: str, drop: str, options: str = "") -> Iterator[st
             if url.get_backend_name() == "mysql":
                 _end_sessions(connection, name)
             connection.exec_driver_sql(drop.format(name=name))
-
-
-@pytest.fixture
-def lone_postgres() -> Iterator[str]:
-    """A PostgreSQL server of its own: whoever writes anywhere on a server holds its outboxes back."""
-    from tests.support.followers import started
-    from tools.services.postgres import Postgres
-
-    with started(Postgres) as server:
-        yield server.settings()[server.setting]
 
 
 @cache

@@ -169,10 +169,7 @@ def test_every_example_is_followed_here() -> None:
 
 
 ON_POSTGRES = ("hash_diff", "tombstones", "transactional")
-SERVED = {
-    **dict.fromkeys(("async_handlers", "http_api", "partitions", "quarantine"), "postgres_database"),
-    "outbox": "lone_postgres",
-}
+SERVED = ("async_handlers", "http_api", "outbox", "partitions", "quarantine")
 
 
 @pytest.mark.parametrize("example", ON_POSTGRES)
@@ -181,10 +178,9 @@ def test_an_example_on_postgresql(follow: Follow, postgres_database: str, exampl
 
 
 @pytest.mark.parametrize("example", SERVED)
-def test_an_example_that_is_served(follow: Follow, request: pytest.FixtureRequest, example: str) -> None:
+def test_an_example_that_is_served(follow: Follow, postgres_database: str, example: str) -> None:
     container = f"state-{secrets.token_hex(8)}"
-    database = request.getfixturevalue(SERVED[example])
-    follow(example, serves=True, **postgres_of(database), STATE_CONTAINER=container)
+    follow(example, serves=True, **postgres_of(postgres_database), STATE_CONTAINER=container)
 
 
 def test_the_example_quickstart(follow: Follow) -> None:

@@ -211,8 +211,8 @@ def test_transactional(postgres_database: str, sql: Sql, with_schema: Schema) ->
     assert sql(url, "SELECT count(*), count(DISTINCT sale_id), sum(amount) FROM ledger") == [(101, 101, 5151)]
 
 
-def test_outbox(lone_postgres: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
-    url = with_schema(lone_postgres, "outbox")
+def test_outbox(postgres_database: str, site: dict[str, str], sql: Sql, with_schema: Schema) -> None:
+    url = with_schema(postgres_database, "outbox")
     engine = create_engine(url)
     Outbox().create(engine)
     engine.dispose()

@@ -86,7 +86,7 @@ class Servers:
         primary, process = self._running["postgres"]
         assert isinstance(primary, LastingPostgres)
         address = make_url(next(iter(primary.settings().values())))
-        standby, follower = self._instance.start_one(following(address, LastingPostgres))
+        standby, follower = self._instance.start_one(following(address, LastingPostgres, "standby"))
         here = Standby(address, address.set(port=standby.port))
         here.wait_for_log()
         replace(process, stop_signal=GENTLY["postgres"]).stop()  # it sends what is left of its log before it ends

@@ -23,7 +23,7 @@ from tests.support.broker import running_broker
 
 # All others run on SQLite.
 DATABASES = {
-    "how-to/outbox.md": "lone_postgres",
+    "how-to/outbox.md": "postgres_database",
     "how-to/postgresql.md": "postgres_database",
     "how-to/postgresql-log.md": "postgres_log_database",
     "how-to/mysql.md": "mariadb_database",

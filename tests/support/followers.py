@@ -55,8 +55,12 @@ class Standby(Follower):
         with alone(self.primary) as there, alone(self.here) as here:
             written = there.execute(text("SELECT pg_current_wal_insert_lsn()")).scalar_one()
             replayed = text("SELECT pg_last_wal_replay_lsn() >= CAST(:lsn AS pg_lsn)")
-            while not here.execute(replayed, {"lsn": written}).scalar_one():
+
+            def is_here() -> bool:
                 there.execute(text("SELECT pg_current_xact_id()"))  # a commit sends what has been written so far
+                return bool(here.execute(replayed, {"lsn": written}).scalar_one())
+
+            wait_for(is_here, 60, "the standby does not catch up")
 
     def wait_for_log(self) -> None:
         """Wait until the primary sends its log here as it writes it."""
@@ -112,8 +116,11 @@ class SecondMariaDb(MariaDb):
         return [*super().command(), "--server-id=2", "--replicate-wild-do-table=test\\_%.%", "--slave-skip-errors=1008"]
 
 
-def following(primary: URL, kind: type[P], slot: str | None = None, **options: str) -> type[P]:
-    """Return a kind of server that begins as a copy of the primary and reads its log."""
+def following(primary: URL, kind: type[P], slot: str, **options: str) -> type[P]:
+    """Return a kind of server that begins as a copy of the primary and reads its log.
+
+    Without a slot, another's checkpoint may take away the log that was written since the copy.
+    """
 
     class Follows(kind):  # type: ignore[valid-type,misc]  # any version of PostgreSQL
         name = f"standby-{secrets.token_hex(4)}"
@@ -125,8 +132,8 @@ def following(primary: URL, kind: type[P], slot: str | None = None, **options: s
         def _initdb(self, secret: Path) -> list[str]:
             login = f"host={primary.host} port={primary.port} user={primary.username} password={primary.password}"
             copy = [str(self.programs / "pg_basebackup"), f"--pgdata={self.data}", f"--dbname={login} dbname=postgres"]
-            follow = [] if slot is None else ["--create-slot", f"--slot={slot}"]
-            return [*copy, *follow, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+            follow = ["--create-slot", f"--slot={slot}", "--write-recovery-conf"]
+            return [*copy, *follow, "--checkpoint=fast", "--no-sync"]
 
     return Follows
 
@@ -135,10 +142,22 @@ def following(primary: URL, kind: type[P], slot: str | None = None, **options: s
 def standby_of(
     primary: str, kind: type[Postgres] = Postgres, slot: str | None = None, **options: str
 ) -> Iterator[Standby]:
-    """A server that follows the one of this URL, which is that of a superuser, by a slot where one is named."""
-    url = make_url(primary)
-    with started(following(url, kind, slot, **options)) as server:
-        yield Standby(url, url.set(port=server.port))
+    """A server that follows the one of this URL, which is that of a superuser, by a slot that is dropped afterwards."""
+    url, slot = make_url(primary), slot or f"standby_{secrets.token_hex(4)}"
+    try:
+        with started(following(url, kind, slot, **options)) as server:
+            yield Standby(url, url.set(port=server.port))
+    finally:
+        _drop(url, slot)
+
+
+def _drop(primary: URL, slot: str) -> None:
+    named = {"slot": slot}
+    is_free = text("SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = :slot AND active")
+    drop = text("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = :slot")
+    with alone(primary) as there:
+        wait_for(lambda: there.execute(is_free, named).scalar_one(), 30, "the standby holds its slot")
+        there.execute(drop, named)
 
 
 @contextmanager

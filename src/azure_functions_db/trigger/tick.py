@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -78,14 +79,25 @@ _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 _MOST_ROWS = 10_000
 
 
+def _few_waits() -> deque[float]:
+    return deque([0.0] * 3, maxlen=3)
+
+
 @dataclass(slots=True)
 class Pace:
     """What a poller's ticks in one process tell each other."""
 
     commit_ms: float = 0.0
     """How long the last commit took."""
-    handler_waited: float = 0.0
-    """For how many seconds the last call of the handler did not compute: it waited for others."""
+    fetch_waits: deque[float] = field(default_factory=_few_waits)
+    """For how many seconds the last few reads did not compute: they waited for others."""
+    handler_waits: deque[float] = field(default_factory=_few_waits)
+    """The same of the handler's last few calls."""
+
+    @property
+    def waited(self) -> float:
+        """For how long reads or handler wait each time: now and then, everybody waits for a busy machine."""
+        return max(min(self.fetch_waits), min(self.handler_waits))
 
 
 class Tick:
@@ -113,7 +125,6 @@ class Tick:
         self._result = TickResult.EMPTY
         self._batches = self._fetched = self._handled_count = 0
         self._ahead: PageAhead | None = None
-        self._fetch_waited = 0.0
         self._batch: Batch | None = None  # the one that is at hand
         self._unmoved: Checkpoint | None = None  # what a failed batch leaves to be written, where it is known
         self._failures = 0
@@ -436,7 +447,7 @@ class Tick:
             and batch.more
             and batch.search is None
             and self._batches + 1 < self._most_pages
-            and max(self._fetch_waited, self._pace.handler_waited) >= WORTHWHILE_SECONDS
+            and self._pace.waited >= WORTHWHILE_SECONDS
             and isinstance(self._reader, ReadsAhead)
             and self._reader.reads_ahead
         ):
@@ -460,7 +471,7 @@ class Tick:
                     raise
                 self._pause(pause)
             finally:
-                self._fetch_waited = perf_counter() - thread_time() - idle
+                self._pace.fetch_waits.append(perf_counter() - thread_time() - idle)
 
     def _page(self, position: Position, limit: int, search: Search | None) -> FetchResult:  # noqa: ARG002 - see IsolatingTick
         reader = self._opened()
@@ -646,7 +657,7 @@ class Tick:
             raise
         finally:
             batch.call_seconds = self._settings.monotonic() - began
-            self._pace.handler_waited = perf_counter() - thread_time() - idle
+            self._pace.handler_waits.append(perf_counter() - thread_time() - idle)
 
     def _handle(self, batch: Batch, events: Sequence[RowChange], fitting: list[Any], misfits: _Errors) -> int:
         count = len(fitting)

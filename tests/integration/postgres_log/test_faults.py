@@ -215,7 +215,6 @@ def test_after_a_failover_a_slot_that_came_along_goes_on_and_one_that_did_not_is
                 moved.delivered(followed)
         moved.provider.dispose_all()
         moved.engine.dispose()
-    drop_physical(scene, slot)
 
 
 def test_what_was_read_and_never_reached_the_promoted_server_is_told(kind: str, scene: Scene) -> None:
@@ -233,7 +232,6 @@ def test_what_was_read_and_never_reached_the_promoted_server_is_told(kind: str, 
         with pytest.raises(PositionLostError, match="promoted or restored"):
             ahead.fetch_changes({"cursor": {**checkpoint, "value": end, "timeline": 1}}, 1)
         moved.close()
-    drop_physical(scene, slot)
 
 
 def names(source: PostgresLogicalSource, checkpoint: Any) -> list[str]:
@@ -266,7 +264,6 @@ def test_what_a_later_page_of_a_snapshot_showed_and_never_reached_the_promoted_s
         assert ("upsert", {"id": 2, "v": "b"}) in moved.told(anew)
         moved.provider.dispose_all()
         moved.engine.dispose()
-    drop_physical(scene, slot)
 
 
 def came_along(scene: Scene, standby: str) -> bool:
@@ -284,9 +281,3 @@ def synced(standby: str, slot: str) -> bool:
         ).scalar_one()
     engine.dispose()
     return bool(found)
-
-
-def drop_physical(scene: Scene, slot: str) -> None:
-    free = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
-    wait_for(lambda: scene.value(free) == 0, 30, "the standby holds its slot")
-    scene.run(f"SELECT pg_drop_replication_slot('{slot}')")
