@@ -68,7 +68,7 @@ def own_server(worker_id: str, kind: str) -> Iterator[str]:
         yield service(setting)
         return
     service(setting)
-    with started(kinds[kind]) as server:  # type: ignore[type-abstract]  # each of them is one
+    with started(kinds[kind]) as server:
         yield server.settings()[setting]
 
 
