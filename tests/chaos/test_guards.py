@@ -139,6 +139,7 @@ def test_what_a_slot_has_lost_is_read_from_the_table(scene: Scene, without: str)
     scene.start("one", reads_log=True)
     scene.write(1)
     scene.wait_for_row(1)
+    scene.wait_for_ticks()  # what is killed has committed it
     scene.kill("one")
     scene.write(2)
     drop = "SELECT pg_drop_replication_slot('scene')"

@@ -180,6 +180,22 @@ def test_a_reset_is_rehearsed_and_confirmed_by_the_name(shop: Shop, page: Page) 
     assert list((shop.folder / "backups").iterdir())
 
 
+def test_a_button_that_is_pressed_while_the_page_is_renewed_is_clicked(shop: Shop, page: Page) -> None:
+    shop.order("a")
+    shop.follow("copy", fine)
+    shop.tick("copy")
+    with served(shop, **EVERYBODY) as dashboard:
+        page.goto(dashboard.server.url)
+        page.get_by_role("link", name="copy").click()
+        page.get_by_role("button", name="Deliver all again").hover()
+        page.mouse.down()
+        for _ in range(2):  # what the first one brought is in place when the second is asked for
+            with page.expect_response(lambda response: response.url == page.url, timeout=30_000):
+                pass
+        page.mouse.up()
+        expect(page.locator("#confirm-text")).to_contain_text("1 row(s) come again")
+
+
 def test_five_hundred_pollers_are_no_trouble(shop: Shop, page: Page) -> None:
     shop.order("a")
     for number in range(500):

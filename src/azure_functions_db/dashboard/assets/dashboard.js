@@ -86,10 +86,16 @@
     if (clock) document.getElementById("clock").replaceChildren(...clock.childNodes);
   };
 
+  // A button that is replaced between press and release is never clicked: what is new waits for the next time.
+  let pressing = false;
+  addEventListener("pointerdown", () => { pressing = true; });
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressing = false; }));
+
   const refresh = async () => {
     const answer = await fetch(location.href, { headers, cache: "no-store" });
-    if (answer.ok) replace(await answer.text());
-    else tell(`The dashboard answers ${answer.status}`);
+    const text = await answer.text();
+    if (!answer.ok) tell(`The dashboard answers ${answer.status}`);
+    else if (!pressing) replace(text);
   };
 
   const ask = (title, text, word, label) => new Promise((resolve) => {
