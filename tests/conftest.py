@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -20,6 +20,9 @@ from sqlalchemy.exc import DBAPIError
 
 from azure_functions_db import EngineProvider
 from tests.support.mongo import Stage, stage
+
+if TYPE_CHECKING:
+    from tools.services.server import Server
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile(
@@ -60,7 +63,6 @@ def own_server(worker_id: str, kind: str) -> Iterator[str]:
     from tests.support.followers import started
     from tools.services.mariadb import MariaDb
     from tools.services.postgres import Postgres, Postgres18
-    from tools.services.server import Server
 
     kinds: dict[str, type[Server]] = {"postgres": Postgres, "postgres18": Postgres18, "mariadb": MariaDb}
     setting = f"AZFDB_TEST_{kind.upper()}_URL"
