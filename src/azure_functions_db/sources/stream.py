@@ -7,7 +7,7 @@ import json
 import logging
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from azure_functions_db.core.errors import PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text, json_safe
@@ -147,6 +147,9 @@ def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
         raise SourceConfigurationError(f"{argument}= must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
+_RECOVERIES: Final = 5
+
+
 class StreamReader:
     """Reads the tables and then the stream, as one tick's reader of a source.
 
@@ -199,8 +202,11 @@ class StreamReader:
     def _start(self) -> Place:
         return Place(self._log.begin(anew=False), None if self._snapshot == "never" else self._tables[0])
 
-    def _recover(self, place: Place, lost: PositionLostError, limit: int) -> FetchResult:
-        """Go on after a loss as the policy says; the loss is told, and kept in the checkpoint."""
+    def _recover(self, place: Place, lost: PositionLostError, limit: int, attempts: int = _RECOVERIES) -> FetchResult:
+        """Go on after a loss as the policy says; the loss is told, and kept in the checkpoint.
+
+        A log that is being shortened may lose the place to go on from as well.
+        """
         position = self._log.begin(anew=True)
         gap = {
             "from": place.position["value"],
@@ -209,7 +215,12 @@ class StreamReader:
             "reason": str(lost),
         }
         table = self._tables[0] if self._on_position_lost == "snapshot" else None
-        result = self._read(Place(position, table, gap=gap), limit, begins=True)
+        try:
+            result = self._read(Place(position, table, gap=gap), limit, begins=True)
+        except PositionLostError:
+            if attempts == 1:
+                raise
+            return self._recover(place, lost, limit, attempts - 1)
         return replace(result, facts=[PositionLost(self._on_position_lost, gap), *result.facts])
 
     def _read(self, place: Place, limit: int, *, begins: bool) -> FetchResult:
