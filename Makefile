@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
 # One worker more than a small machine has cores: many tests wait for a lease or a server.
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
@@ -24,7 +24,7 @@ demo: $(READY) ## Run the main job on embedded parts: SQLite and files, no servi
 	@$(BIN)/azfdb demo
 
 # Tests start hundreds of processes that import the same modules: they keep what they have compiled.
-test soak soak-all chaos: export PYTHONDONTWRITEBYTECODE :=
+test soak soak-all chaos bench: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(READY) $(COMPETITOR)/.installed ## Run every test against private PostgreSQL, MariaDB, Azurite and Cosmos DB instances
 	@$(SERVICES) run -- $(BIN)/python -m pytest $(PYTEST_ARGS)

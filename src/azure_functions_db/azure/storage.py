@@ -7,7 +7,6 @@ import os
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
@@ -264,6 +263,8 @@ def error_code(failure: AzureError) -> str:
 
 def service_time(ask: Callable[[Callable[[Any], None]], object]) -> dt.datetime | None:
     """Return the date of a service's answer; ``ask`` makes a request with the hook that it is given."""
+    from email.utils import parsedate_to_datetime
+
     from azure.core.exceptions import HttpResponseError
 
     dates: list[str] = []

@@ -10,7 +10,6 @@ try:
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
-from azure_functions_db.azure.storage import hurried
 from azure_functions_db.cli.drawing import complain
 from azure_functions_db.cli.exits import Exit, exit_of
 from azure_functions_db.cli.options import PLAIN, Commands
@@ -43,8 +42,7 @@ def commands(
 def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
     try:
-        with hurried():
-            app()
+        app()
     except DbError as error:
         complain(error, as_json="--json" in sys.argv)
         sys.exit(exit_of(error))

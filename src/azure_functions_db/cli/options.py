@@ -201,6 +201,13 @@ class Commands(TyperGroup):
             verb = alone
         return typer.main.get_command(verb)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb; storage that does not answer is told soon."""
+        from azure_functions_db.azure.storage import hurried  # which --help has no use for
+
+        with hurried():
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called; where there is none, say which one may be meant."""
         if args and args[0] not in _summaries() and not args[0].startswith("-"):

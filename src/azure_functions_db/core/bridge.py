@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from azure_functions_db.core.errors import Code, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from azure_functions_db.core.config import DbConfig
 
@@ -276,23 +276,21 @@ class Calls:
                 if error is not None:
                     raise error
 
-    def refuse_unawaited(self) -> None:
-        """Raise where a call was never awaited."""
-        names = self.drop_unawaited()
-        if names:
-            raise ConfigurationError(
-                f"{' and '.join(names)} was called but never awaited, so nothing of it was done: await it",
-                code=Code.NEVER_AWAITED,
-            )
-
-    def drop_unawaited(self) -> list[str]:
-        """Close the calls that will never begin, and return their names."""
+    def end(self, *, refuses: bool) -> None:
+        """Close the calls that will never begin; ``refuses`` raises for them, as nothing else has been raised."""
         self._is_over = True
+        if not self._unawaited:
+            return
         dropped = list(self._unawaited.values())
         self._unawaited.clear()
         for _, coroutine in dropped:
             coroutine.close()
-        return list(dict.fromkeys(name for name, _ in dropped))
+        if refuses:
+            names = dict.fromkeys(name for name, _ in dropped)
+            raise ConfigurationError(
+                f"{' and '.join(names)} was called but never awaited, so nothing of it was done: await it",
+                code=Code.NEVER_AWAITED,
+            )
 
     async def _run(self, ticket: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._unawaited.pop(ticket, None)
@@ -328,17 +326,17 @@ def must_be_awaited(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, 
     return marked
 
 
-@contextmanager
-def all_awaited() -> Iterator[Calls]:
-    """Fail at the end where a call that was made inside was never awaited."""
-    calls = Calls()
-    token = _calls.set(calls)
-    try:
-        yield calls
-        calls.refuse_unawaited()
-    finally:
-        calls.drop_unawaited()
-        _calls.reset(token)
+class all_awaited:  # noqa: N801 - used as a statement
+    """Fails at the end where a call that was made inside was never awaited."""
+
+    def __enter__(self) -> Calls:
+        self._calls = Calls()
+        self._token = _calls.set(self._calls)
+        return self._calls
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        _calls.reset(self._token)
+        self._calls.end(refuses=failure is None)
 
 
 async def with_all_awaited(work: Awaitable[T]) -> T:
