@@ -159,6 +159,8 @@ class Recording:
                 self._stream.feed(os.read(terminal, 65536))
             except OSError:  # the command has ended
                 break
+            if not self.frames or now - self.frames[-1].at >= STEP:
+                self._keep(now)  # what never rests is looked at, too
         self._keep(time.monotonic() - started)
 
     def _keep(self, now: float) -> None:
