@@ -275,6 +275,26 @@ def test_a_commit_that_outlived_the_lease_is_not_acknowledged() -> None:
     assert source.calls == ["open", ("fetch", None), "close"], "an operator may have rewound what nobody held"
 
 
+@pytest.mark.parametrize("records", [[], [{"id": 1}]])
+def test_what_a_source_lets_go_of_is_told_while_the_lease_is_held(records: list[Any]) -> None:
+    """With nothing to hand out, too: a source may have to remember how far it has looked."""
+    store, held = MemoryStateStore(), list[bool]()
+
+    class LettingGo(Full):
+        def capability(self) -> AdapterCapability:
+            return AdapterCapability(acknowledges=True)
+
+        def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+            return FetchResult(records, {"cursor": "token"}, more=False)
+
+        def acknowledge(self, checkpoint: CheckpointJson) -> None:
+            held.append(MemoryStateStore(shared_with=store).look("orders").lease is not None)
+
+    run(poller(LettingGo(), store), Collected())
+    assert held == [True]
+    assert store.look("orders").lease is None
+
+
 def test_the_context_tells_the_circumstances() -> None:
     seen: list[Any] = []
 
