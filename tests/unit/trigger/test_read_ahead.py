@@ -284,3 +284,12 @@ def test_poison_is_found_with_pages_read_ahead() -> None:
     assert position(store) == {"cursor": 60}
     assert 10 in book.ahead
     assert 30 in book.ahead
+
+
+def test_who_waits_now_and_then_waits_for_the_machine_and_who_waits_each_time_for_others() -> None:
+    pace = tick.Pace()
+    told = []
+    for waited in (0.5, 0.0, 0.4, 0.3, 0.6):
+        pace.handler_waits.append(waited)
+        told.append(pace.waited)
+    assert told == [0.0, 0.0, 0.0, 0.0, 0.3]
