@@ -147,6 +147,7 @@ def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
         raise SourceConfigurationError(f"{argument}= must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
+# How often a place to go on from is looked for after a loss.
 _RECOVERIES: Final = 5
 
 

@@ -341,10 +341,10 @@ class DocumentStateStore(Resets):
         stored = self._stored(poller_name)
         given = (self._source_fingerprint, source_fingerprint, *former_fingerprints)
         current = stored.read(*filter(None, given))
-        document = identified(current.document, self._source_fingerprint or source_fingerprint)
         with stored.lock:
-            ghost = self._is_ghost(stored, document)
-            free = ghost or is_free(document, self._clock())
+            ghost = self._is_ghost(stored, current.document)
+        document = identified(current.document, self._source_fingerprint or source_fingerprint)
+        free = ghost or is_free(document, self._clock())
         return PollerState(
             poller_name,
             copy.deepcopy(document.checkpoint),

@@ -116,7 +116,6 @@ class Lease:
             self.check()
             if self._held.commit(checkpoint, release=release):
                 self._held = self._state = None  # what was looked at is long past
-                self.is_held = False
             if last:
                 self._heartbeat.end()  # What has been given back must not be renewed.
 

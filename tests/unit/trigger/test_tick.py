@@ -275,6 +275,20 @@ def test_a_commit_that_outlived_the_lease_is_not_acknowledged() -> None:
     assert source.calls == ["open", ("fetch", None), "close"], "an operator may have rewound what nobody held"
 
 
+def test_nor_is_one_that_outlived_the_lease_that_it_gave_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, store, source = [0.0], MemoryStateStore(), Full()
+    write = store._backend.replace
+
+    def slow(name: Any, content: bytes, version: Any) -> Any:
+        clock[0] += 1000 * (b"token" in content)
+        return write(name, content, version)
+
+    monkeypatch.setattr(store._backend, "replace", slow)
+    run(poller(source, store, monotonic=lambda: clock[0]), Collected())
+    assert store.load_checkpoint("orders")["cursor"] == "token"
+    assert source.calls == ["open", ("fetch", None), "close"]
+
+
 @pytest.mark.parametrize("records", [[], [{"id": 1}]])
 def test_what_a_source_lets_go_of_is_told_while_the_lease_is_held(records: list[Any]) -> None:
     """With nothing to hand out, too: a source may have to remember how far it has looked."""

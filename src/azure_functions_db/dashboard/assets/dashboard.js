@@ -86,16 +86,13 @@
     if (clock) document.getElementById("clock").replaceChildren(...clock.childNodes);
   };
 
-  // A button that is replaced between press and release is never clicked: what is new waits for the next time.
-  let pressing = false;
-  addEventListener("pointerdown", () => { pressing = true; });
-  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { pressing = false; }));
-
   const refresh = async () => {
     const answer = await fetch(location.href, { headers, cache: "no-store" });
     const text = await answer.text();
+    // What is replaced between press and release is never clicked: what is new waits for the next time.
+    const pressed = document.querySelector("button:active, a:active");
     if (!answer.ok) tell(`The dashboard answers ${answer.status}`);
-    else if (!pressing) replace(text);
+    else if (!pressed) replace(text);
   };
 
   const ask = (title, text, word, label) => new Promise((resolve) => {
