@@ -2,8 +2,8 @@
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
-# One worker more than a small machine has cores: many tests wait for a lease or a server.
-PYTEST_ARGS ?= -n 3 --dist loadgroup
+# More workers than a small machine has cores: many tests wait for a lease or a server.
+PYTEST_ARGS ?= -n 5 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import multiprocessing
 import os
@@ -41,6 +42,7 @@ for module in (
     "sqlalchemy.dialects.sqlite",
 ):
     importlib.import_module(module)
+gc.freeze()  # nobody looks through all this again in every child
 
 _CAPABILITY_VERSION = 0x20080522
 
