@@ -150,6 +150,19 @@ def acknowledge_last() -> None:
     patch(Tick, "_write", told_first)
 
 
+def idle_commits() -> None:
+    """A tick that lingers tells its source of a position that is not written yet."""
+
+    def told_only(self: Any, reached: Checkpoint, checkpoint: Checkpoint) -> Checkpoint:
+        if not checkpoint.has_news(reached):
+            return checkpoint
+        kept, self._is_unwritten = checkpoint.kept(reached, self._settings.now()), True
+        self._acknowledge(kept)
+        return kept
+
+    patch(Tick, "_remembered", told_only)
+
+
 def start() -> None:
     """Where a snapshot begins is committed with its first rows, not before they are handled."""
     patch(Tick, "_fix_start", lambda *_: None)
@@ -282,7 +295,7 @@ GUARDS: dict[str, Callable[[], None]] = {
     for guard in (
         *(fencing, conditional_writes, takers_margin, holders_margin, own_clock, heartbeat, check, release_of_own),
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
-        *(ambiguous_commits, acknowledge_last, start, start_once_joined, losses_of_the_holder, parts),
+        *(ambiguous_commits, acknowledge_last, idle_commits, start, start_once_joined, losses_of_the_holder, parts),
         *(quarantine_first, attempts, witnesses),
         *(
             removal_of_delivered,

@@ -148,6 +148,7 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "commit": ("batch",),
     "retries": (1,),
     "time_budget": (None,),
+    "linger": (None,),
     "has_plain_store": (False,),
     "names_rows": (False,),
     "has_quarantine": (False,),

@@ -128,6 +128,7 @@ class Poller:
             "lease_ttl_seconds": plan.ttl,
             "time_budget_seconds": plan.time_budget,
             "retry_policy": RetryPolicy(max_attempts=plan.retries, jitter=0.0),
+            "linger_seconds": plan.linger,
             "commit": plan.commit,
             "quarantine": SimulatedSink(client) if plan.has_quarantine else None,
             "max_attempts": 2,

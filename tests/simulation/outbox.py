@@ -94,6 +94,8 @@ class Rows:
         process.step(process.chance.seconds(0.05))
         return FetchResult(page, following, more=len(found) > limit)
 
+    look = fetch_changes  # in this model every page is one statement
+
     def open(self) -> Rows:
         return self
 

@@ -66,6 +66,8 @@ class Plan:
     """Whether the rows of a log's table are read before its stream: "initial" or "never"."""
     transactions: int = 8
     writes_at_once: int = 3
+    linger: float | None = None
+    """For how many seconds a tick stays and looks again; None where it ends with its backlog."""
     faults: frozenset[str] = frozenset()
     options: tuple[tuple[str, Any], ...] = ()
     """Further settings of the poller, and of its source."""
@@ -101,6 +103,8 @@ class Plan:
             transactions=random.randint(2, 12),
             writes_at_once=random.randint(1, 4),
             faults=frozenset(some),
+            # Drawn last, so that whoever does not linger lives through the same history as ever.
+            linger=random.choice((None, None, None, ttl / 2, ttl * 3)),
         )
 
     @property
