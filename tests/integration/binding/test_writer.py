@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from sqlite3 import SQLITE_LIMIT_VARIABLE_NUMBER
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel, Field
+from sqlalchemy import event
 
 from azure_functions_db import ConfigurationError, DbConfig, DbReader, DbWriter, EngineProvider, WriteError
 
@@ -89,13 +91,14 @@ def test_any_number_of_rows_is_written(place: Place, count: int) -> None:
     assert place.rows() == [*changed, *rows[len(changed) :]]
 
 
-def test_many_rows_of_more_columns_than_sqlite_binds_at_once(sqlite_database: str) -> None:
-    names = [f"c{index}" for index in range(1700)]
+@pytest.mark.parametrize("most", [4, 30])
+def test_rows_have_more_values_than_sqlite_takes_at_once(sqlite_database: str, most: int) -> None:
     provider = EngineProvider()
     engine = provider.get_engine(DbConfig(connection_url=sqlite_database))
+    event.listen(engine, "connect", lambda raw, _record: raw.setlimit(SQLITE_LIMIT_VARIABLE_NUMBER, most))
     with engine.begin() as connection:
-        connection.exec_driver_sql(f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {', '.join(names)})")
-    rows = [{"id": key, **dict.fromkeys(names, key)} for key in range(1, 42)]
+        connection.exec_driver_sql("CREATE TABLE wide (id INTEGER PRIMARY KEY, a INTEGER, b INTEGER, c INTEGER)")
+    rows = [{"id": key, "a": key, "b": -key, "c": 0} for key in range(1, 42)]
 
     DbWriter(url=sqlite_database, table="wide", engine_provider=provider).insert_many(rows=rows)
 
