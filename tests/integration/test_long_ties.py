@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
 
-COUNT, PAGE = 3_000, 7
+COUNT, PAGE, CROWD = 3_000, 7, 10_400
 KEYS = [None, *range(6)]
 
 
@@ -79,6 +79,35 @@ def test_a_page_within_a_tie_looks_at_no_more_rows_than_it_brings(
     assert all(after == before + 1 for before, after in pairwise([COUNT // 2, *read]))
     with own.connect() as connection:
         assert examined(connection, *asked[-1]) <= PAGE + 1
+
+
+@pytest.mark.parametrize("database", ["postgres_database", "mariadb_database"])
+def test_a_crowded_newest_value_is_counted_once(
+    request: pytest.FixtureRequest, provider: EngineProvider, database: str
+) -> None:
+    url: str = request.getfixturevalue(database)
+    own = provider.get_engine(DbConfig(connection_url=url))
+    insert = text("INSERT INTO ties VALUES (:id, :version)")
+    with own.begin() as connection:
+        connection.execute(text("CREATE TABLE ties (id integer NOT NULL, version integer NOT NULL)"))
+        connection.execute(text("CREATE INDEX ix_ties ON ties (version, id)"))
+        connection.execute(insert, [{"id": number, "version": 1} for number in range(CROWD)])
+    ties = source(url, ["id"], None, engine_provider=provider, in_flight="wait")
+    counted: list[bool] = []
+    event.listen(own, "before_cursor_execute", lambda _c, _cursor, sql, *_: counted.append("azfdb_ties" in sql))
+    read: list[int] = []
+    checkpoint: dict[str, Any] = {}
+    while len(read) < CROWD:
+        result = ties.fetch_changes(checkpoint, CROWD // 4)
+        read += [record["id"] for record in result.records]
+        checkpoint = dict(result.next_checkpoint)
+    assert read == [*range(CROWD)]
+    assert sum(counted) == 1
+
+    with own.begin() as connection:
+        connection.execute(insert, [{"id": 0, "version": 2}, {"id": 1, "version": 2}])
+    assert [record["id"] for record in ties.fetch_changes(checkpoint, PAGE).records] == [0, 1]
+    assert sum(counted) > 1
 
 
 def examined(connection: Any, sql: str, given: Any) -> float:

@@ -108,12 +108,10 @@ class Database:
 
         ``most_rows`` that it may touch cost a transaction around it: what is committed cannot be undone.
         """
-        from sqlalchemy.exc import DBAPIError
-
         connection = self.current()
         try:
             return self._run(connection, statement, values, take, most_rows=most_rows)
-        except DBAPIError as failure:
+        except Exception as failure:
             if not plans.is_outdated(failure):
                 raise
             plans.renew(self.engine)

@@ -245,8 +245,8 @@ def checked_conflict_values(dialect: Dialect, table: Table, conflict: Iterable[s
 
 
 def _check(dialect: Dialect, table: Table, name: str, given: type) -> None:
-    column = table.columns[name]
-    if not _fits(dialect, column, given):
+    if not _fits(dialect, table, name, given):
+        column = table.columns[name]
         expected = " or ".join(each.__name__ for each in _named(_types_of(dialect, column)))
         raise ConfigurationError(
             f"The key column {name!r} of {table.name!r} is {type(column.type).__name__}, which takes {expected}, "
@@ -256,8 +256,8 @@ def _check(dialect: Dialect, table: Table, name: str, given: type) -> None:
 
 
 @lru_cache(maxsize=512)
-def _fits(dialect: Dialect, column: Column[Any], given: type) -> bool:
-    types = _types_of(dialect, column)
+def _fits(dialect: Dialect, table: Table, name: str, given: type) -> bool:
+    types = _types_of(dialect, table.columns[name])
     # True is an int to Python.
     return not types or bool in types if issubclass(given, bool) else not types or issubclass(given, types)
 

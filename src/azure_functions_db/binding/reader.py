@@ -222,6 +222,13 @@ class DbReader(Reader):
         self.close()
 
 
+def reader_of(
+    config: DbConfig, provider: EngineProvider | None, table: str | Table | None, schema: str | None
+) -> Reader:
+    """Return a reader for calls that leave nothing to close: all but streams."""
+    return Reader(Database(engine_getter(None, config, provider), confined=False), table, schema)
+
+
 def _at_most_two(cursor: Any) -> list[Any]:
     names_of(cursor)
     rows: list[Any] = cursor.fetchmany(2)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Dialect, Engine, Table
-    from sqlalchemy.exc import SQLAlchemyError
 
     from azure_functions_db.binding.converters import Converter
     from azure_functions_db.binding.input_rows import Names
@@ -199,10 +198,10 @@ class Plans:
 
     def text(self, engine: Engine, sql: str) -> str:
         """Return the text under which the server knows the current plan."""
-        generation = self._generations.get(engine)
+        generation = self._generations.get(engine) if self._generations else None
         return sql if generation is None else f"{sql} /* plan {generation} */"
 
-    def is_outdated(self, error: SQLAlchemyError) -> bool:
+    def is_outdated(self, error: Exception) -> bool:
         """Tell whether the statement failed only because its plan is older than its table."""
         diagnosis = getattr(getattr(error, "orig", None), "diag", None)
         return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -69,6 +69,8 @@ def write_rows(connection: Connection, table: Table, names: Names, conflict: Nam
                 _copy_or_execute(connection, statement, table, names, conflict, rows)
             case "pymysql" if names:
                 _write_long_statements(connection, statement, ready)
+            case "pysqlite" if names:
+                _write_together(connection, statement, ready, len(rows))
             case _:
                 _execute(connection, statement, ready)
 
@@ -240,6 +242,29 @@ def _longest_packet(connection: Connection) -> int:
             connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
         )
     return longest
+
+
+# SQLite -----------------------------------------------------------------------------------------
+
+# What a statement costs beside its rows hardly counts then; of each value the driver makes a copy until it has run.
+_TOGETHER = 20
+
+
+def _write_together(connection: Connection, statement: Statement, rows: Iterator[Values], count: int) -> None:
+    """Write several rows with each statement, and what is left one by one."""
+    from sqlite3 import SQLITE_LIMIT_VARIABLE_NUMBER
+
+    width = len(statement.converters)
+    cursor: Any = connection.connection.cursor()
+    together = min(_TOGETHER, cursor.connection.getlimit(SQLITE_LIMIT_VARIABLE_NUMBER) // width)
+    values = chain.from_iterable(rows)
+    try:
+        if together > 1:
+            parts = (tuple(islice(values, width * together)) for _ in range(count // together))
+            cursor.executemany(_repeated(statement.sql, Words(connection.dialect), width, together), parts)
+        cursor.executemany(statement.sql, zip(*[values] * width, strict=True))
+    finally:
+        cursor.close()
 
 
 T = TypeVar("T")

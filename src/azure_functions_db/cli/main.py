@@ -10,10 +10,7 @@ try:
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
 
-from azure_functions_db.cli.drawing import complain
-from azure_functions_db.cli.exits import Exit, exit_of
 from azure_functions_db.cli.options import PLAIN, Commands
-from azure_functions_db.core.errors import DbError
 
 app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)
 
@@ -43,8 +40,13 @@ def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
     try:
         app()
-    except DbError as error:
-        complain(error, as_json="--json" in sys.argv)
+    except (Exception, KeyboardInterrupt) as error:
+        from azure_functions_db.cli.drawing import complain  # which --help has no use for
+        from azure_functions_db.cli.exits import exit_of
+        from azure_functions_db.core.errors import DbError
+
+        if isinstance(error, DbError):
+            complain(error, as_json="--json" in sys.argv)
+        elif not isinstance(error, KeyboardInterrupt):
+            raise
         sys.exit(exit_of(error))
-    except KeyboardInterrupt:
-        sys.exit(Exit.INTERRUPTED)

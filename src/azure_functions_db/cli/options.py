@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import sys
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from azure_functions_db.core.errors import did_you_mean
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from importlib.metadata import EntryPoint
 
     from azure_functions_db.operations.pollers import Poller, Pollers
 
@@ -210,8 +209,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called; where there is none, say which one may be meant."""
-        if args and args[0] not in _summaries() and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], _summaries())}")
+        if args and args[0] not in SUMMARIES and not args[0].startswith("-"):
+            _check_known(ctx, args[0])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as Click calls it
@@ -220,15 +219,44 @@ class Commands(TyperGroup):
             formatter.write_dl(list(_summaries().items()))
 
 
+def _check_known(ctx: Any, name: str) -> None:
+    from azure_functions_db.core.errors import did_you_mean
+
+    known = _summaries()
+    if name not in known:
+        ctx.fail(f"No such command {name!r}{did_you_mean(name, known)}")
+
+
 def _verb(name: str) -> Any:
     """Return the function or the Typer app behind a name: ours, else that of another package, else None."""
     if name in SUMMARIES:
         return getattr(import_module(f"azure_functions_db.cli.{_HOMES.get(name, name)}"), name)
-    others = [entry for entry in entry_points(group=VERBS) if entry.name == name]
+    others = [entry for entry in _other_verbs() if entry.name == name]
     return others[0].load() if others else None
 
 
 def _summaries() -> dict[str, str]:
     """Return what each command does; those of other packages are named without being imported."""
-    others = {entry.name: f"Added by {entry.module.partition('.')[0]}." for entry in entry_points(group=VERBS)}
+    others = {entry.name: f"Added by {entry.module.partition('.')[0]}." for entry in _other_verbs()}
     return {**SUMMARIES, **{name: others[name] for name in sorted(others) if name not in SUMMARIES}}
+
+
+def _other_verbs() -> Iterable[EntryPoint]:
+    """Return the verbs of other packages."""
+    # To import what parses all that packages say takes longer than a look whether one of them is meant.
+    if not any(map(_may_add_verbs, sys.path)):
+        return ()
+    from importlib.metadata import entry_points
+
+    return entry_points(group=VERBS)
+
+
+def _may_add_verbs(place: str) -> bool:
+    """Tell whether a package in this place of the path speaks of verbs, or cannot be looked at as easily as that."""
+    path = Path(place)
+    if path.suffix == ".egg" or path.is_file():
+        return True
+    try:
+        return any(VERBS.encode() in told.read_bytes() for told in path.glob("*.*-info/entry_points.txt"))
+    except OSError:
+        return True

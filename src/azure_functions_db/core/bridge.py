@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial, wraps
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from azure_functions_db.core.errors import Code, ConfigurationError
@@ -326,17 +326,16 @@ def must_be_awaited(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, 
     return marked
 
 
-class all_awaited:  # noqa: N801 - used as a statement
+class all_awaited(Calls):  # noqa: N801 - used as a statement
     """Fails at the end where a call that was made inside was never awaited."""
 
-    def __enter__(self) -> Calls:
-        self._calls = Calls()
-        self._token = _calls.set(self._calls)
-        return self._calls
+    def __enter__(self) -> Self:
+        self._token = _calls.set(self)
+        return self
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         _calls.reset(self._token)
-        self._calls.end(refuses=failure is None)
+        self.end(refuses=failure is None)
 
 
 async def with_all_awaited(work: Awaitable[T]) -> T:

@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 from collections import Counter
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -23,7 +23,7 @@ from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.polling import Polling, context_parameters, hints_of, reply_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import FunctionType
 
     from azure_functions_db.decorator.injection import Injection, Kind
@@ -121,10 +121,16 @@ class Composition:
     def _handled(self, given: Mapping[str, Any]) -> Any:
         if self.polling is not None and not self.injections:
             return self.handler(**given)  # the tick itself sees to it that all is awaited
-        with ExitStack() as opened:
-            values = {part.arg_name: opened.enter_context(part.opened(given)) for part in self.injections}
+        return self._filled(given, {}, self.injections)
+
+    def _filled(self, given: Mapping[str, Any], values: dict[str, Any], missing: Sequence[Injection]) -> Any:
+        """Open what is missing, one inside the other, and call the handler within."""
+        if not missing:
             with all_awaited():
                 return self.handler(**given, **values)
+        part, *others = missing
+        with part.opened(given) as values[part.arg_name]:
+            return self._filled(given, values, others)
 
     async def _handled_async(self, given: Mapping[str, Any]) -> Any:
         async with AsyncExitStack() as opened:

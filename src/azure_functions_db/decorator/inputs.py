@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import ConfigurationError, NotFoundError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
     from contextlib import AbstractContextManager
 
-    from azure_functions_db.binding.reader import DbReader
+    from azure_functions_db.binding.reader import Reader
     from azure_functions_db.decorator.injection import BindingTarget, Kind
 
 
@@ -24,6 +24,19 @@ class ByKey:
 
     key: Values
 
+    @property
+    def values(self) -> Values:
+        """What is made from the handler's parameters."""
+        return self.key
+
+    def read(self, reader: Reader, given: Mapping[str, Any], model: type[Any] | None) -> Any:
+        """Return the row for one call, or None."""
+        return reader.get(pk=self.key.resolve(given), model=model)
+
+    def described(self) -> dict[str, Any]:
+        """Return how it is read."""
+        return {"query_kind": "pk"}
+
 
 @dataclass(frozen=True, slots=True)
 class ByQuery:
@@ -31,6 +44,19 @@ class ByQuery:
 
     sql: str
     params: Values
+
+    @property
+    def values(self) -> Values:
+        """What is made from the handler's parameters."""
+        return self.params
+
+    def read(self, reader: Reader, given: Mapping[str, Any], model: type[Any] | None) -> Any:
+        """Return the rows for one call."""
+        return reader.query(self.sql, params=self.params.resolve(given), model=model)
+
+    def described(self) -> dict[str, Any]:
+        """Return how they are read."""
+        return {"query_kind": "text", "query": self.sql}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +72,7 @@ class InputInjection:
 
     def check(self, available: Collection[str]) -> None:
         """Check that key and parameters are made from what the handler is called with."""
-        values = self.selection.key if isinstance(self.selection, ByKey) else self.selection.params
-        values.check(available)
+        self.selection.values.check(available)
 
     def opened(self, given: Mapping[str, Any]) -> AbstractContextManager[Any]:
         """Read for one call."""
@@ -60,34 +85,15 @@ class InputInjection:
 
     def read(self, given: Mapping[str, Any]) -> Any:
         """Return the row or the rows; the connection is given back before the handler starts."""
-        from azure_functions_db.binding.reader import DbReader
-
-        with DbReader(**self.target.client_options()) as reader:
-            selected = self._selected(reader, given)
+        selected = self.selection.read(self.target.reader(), given, self.model)
         if self.required and selected is None:
             name = self.target.table_name
             raise NotFoundError(f"The input {self.arg_name!r} found no row in table {name!r}", table=name)
         return selected
 
-    def _selected(self, reader: DbReader, given: Mapping[str, Any]) -> Any:
-        match self.selection:
-            case ByKey(key):
-                return reader.get(pk=key.resolve(given), model=self.model)
-            case ByQuery(sql, params):
-                return reader.query(sql, params=params.resolve(given), model=self.model)
-            case _:
-                assert_never(self.selection)
-
     def described(self) -> dict[str, Any]:
         """Return the place it reads from and how."""
-        description = {**self.target.described(), **model_ref(self.model)}
-        match self.selection:
-            case ByKey():
-                return description | {"query_kind": "pk"}
-            case ByQuery(sql):
-                return description | {"query_kind": "text", "query": sql}
-            case _:
-                assert_never(self.selection)
+        return {**self.target.described(), **model_ref(self.model), **self.selection.described()}
 
 
 def model_ref(model: type[Any] | None) -> dict[str, str]:
@@ -157,8 +163,10 @@ class Resolver:
 
     def resolve(self, given: Mapping[str, Any]) -> Any:
         """Call the function with what the handler is called with."""
-        names = [*self.required, *(name for name in self.optional if name in given)]
-        return self.function(**{name: given[name] for name in names})
+        named = {name: given[name] for name in self.required}
+        if self.optional:
+            named |= {name: given[name] for name in self.optional if name in given}
+        return self.function(**named)
 
 
 @dataclass(frozen=True, slots=True)

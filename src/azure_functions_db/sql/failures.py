@@ -87,9 +87,11 @@ def is_transient(error: SQLAlchemyError) -> bool:
     return not is_login_failure(error) and (_is_gone(error) or _means(error, _PASSING))
 
 
-def is_schema_change(error: SQLAlchemyError) -> bool:
+def is_schema_change(error: Exception) -> bool:
     """Tell whether the statement failed because tables or columns are not as they were."""
-    return _means(error, _SCHEMA)
+    from sqlalchemy.exc import DBAPIError
+
+    return isinstance(error, DBAPIError) and _means(error, _SCHEMA)
 
 
 def is_forbidden(error: BaseException) -> bool:

@@ -121,12 +121,10 @@ def with_current_table(engine: Engine, name: str | Table, schema: str | None, wo
 
     The work must leave nothing behind when it fails: it is a read, or a transaction of its own.
     """
-    from sqlalchemy.exc import DBAPIError
-
     table = table_of(engine, name, schema)
     try:
         return work(table)
-    except DBAPIError as failure:
+    except Exception as failure:
         # A transaction shared with others cannot be begun again from here.
         if not is_schema_change(failure) or ambient_connection(engine) is not None:
             raise
@@ -161,6 +159,9 @@ def is_view(engine: Engine, table: Table) -> bool:
 
 
 def _cache_of(engine: Engine) -> _Reflections:
+    cache = _caches.get(engine)
+    if cache is not None:
+        return cache
     with _caches_lock:
         return _caches.setdefault(engine, _Reflections())
 

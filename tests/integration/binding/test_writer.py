@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from sqlite3 import SQLITE_LIMIT_VARIABLE_NUMBER
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel, Field
+from sqlalchemy import event
 
-from azure_functions_db import ConfigurationError, WriteError
+from azure_functions_db import ConfigurationError, DbConfig, DbReader, DbWriter, EngineProvider, WriteError
 
 if TYPE_CHECKING:
     from tests.integration.binding.conftest import Place
@@ -76,6 +78,33 @@ def test_an_upsert_inserts_and_then_changes_only_what_it_gives(place: Place) -> 
     writer.upsert(data={"id": 1}, conflict_columns=["id"])
 
     assert place.rows() == [{"id": 1, "code": "c", "name": "b", "size": 7}]
+
+
+@pytest.mark.parametrize("count", [1, 19, 20, 41])
+def test_any_number_of_rows_is_written(place: Place, count: int) -> None:
+    rows = [{"id": key, "code": f"c{key}", "name": f"n{key}", "size": key} for key in range(1, count + 1)]
+    changed = [{**row, "name": "new"} for row in rows[: count // 2]]
+
+    place.writer().insert_many(rows=rows)
+    place.writer().upsert_many(rows=changed, conflict_columns=["id"])
+
+    assert place.rows() == [*changed, *rows[len(changed) :]]
+
+
+@pytest.mark.parametrize("most", [4, 30])
+def test_rows_have_more_values_than_sqlite_takes_at_once(sqlite_database: str, most: int) -> None:
+    provider = EngineProvider()
+    engine = provider.get_engine(DbConfig(connection_url=sqlite_database))
+    event.listen(engine, "connect", lambda raw, _record: raw.setlimit(SQLITE_LIMIT_VARIABLE_NUMBER, most))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE wide (id INTEGER PRIMARY KEY, a INTEGER, b INTEGER, c INTEGER)")
+    rows = [{"id": key, "a": key, "b": -key, "c": 0} for key in range(1, 42)]
+
+    DbWriter(url=sqlite_database, table="wide", engine_provider=provider).insert_many(rows=rows)
+
+    reader = DbReader(url=sqlite_database, engine_provider=provider)
+    assert reader.query("SELECT * FROM wide ORDER BY id", params={}) == rows
+    provider.dispose_all()
 
 
 @pytest.mark.parametrize("fill", [0, 200])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from types import ModuleType
+from zipfile import ZipFile
 
 import pytest
 import typer
@@ -29,24 +30,33 @@ def greet(name: str) -> None:
     typer.echo(f"hello {name}")
 
 
+ENTRY_POINTS = f"""
+[{stores.STORES}]
+drawer = their_package:open_store
+file = their_package:open_store
+
+[{stores.SINKS}]
+drawer = their_package:open_sink
+
+[{options.VERBS}]
+greet = their_package:greet
+status = their_package:greet
+"""
+
+
 @pytest.fixture(autouse=True)
-def another_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that adds a store, a sink and two options, one by a name that is taken."""
+def another_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An installed package that adds a store, a sink and two options, one by a name that is taken; its place."""
     module = ModuleType("their_package")
     vars(module).update(open_store=open_store, open_sink=lambda _url: MemoryQuarantine(), greet=greet)
     monkeypatch.setitem(sys.modules, "their_package", module)
-    every = EntryPoints(
-        EntryPoint(name, f"their_package:{function}", group)
-        for name, function, group in [
-            ("drawer", "open_store", stores.STORES),
-            ("file", "open_store", stores.STORES),
-            ("drawer", "open_sink", stores.SINKS),
-            ("greet", "greet", options.VERBS),
-            ("status", "greet", options.VERBS),
-        ]
-    )
-    for asking in (stores, options):
-        monkeypatch.setattr(asking, "entry_points", every.select)
+    place = tmp_path / "installed"
+    description = place / "their_package-1.0.dist-info"
+    description.mkdir(parents=True)
+    (description / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (description / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(place))
+    return place
 
 
 def test_a_url_of_another_package_opens_its_store_and_its_sink() -> None:
@@ -68,3 +78,14 @@ def test_a_command_of_another_package_is_listed_and_runs() -> None:
     assert (greeted.output, greeted.exception) == ("hello Ann\n", None)
     assert "Greet somebody." in runner.invoke(app, ["greet", "--help"]).output
     assert "Show where every poller stands" in runner.invoke(app, ["status", "--help"]).output
+
+
+def test_a_command_of_a_package_in_an_archive_is_listed(
+    another_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "installed.zip"
+    with ZipFile(archive, "w") as packed:
+        for file in another_package.glob("*/*"):
+            packed.write(file, file.relative_to(another_package))
+    monkeypatch.setattr(sys, "path", [str(archive), *(place for place in sys.path if place != str(another_package))])
+    assert "Added by their_package." in CliRunner().invoke(app, ["--help"], prog_name="azfdb").output

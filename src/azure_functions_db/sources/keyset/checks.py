@@ -5,24 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import Column, UniqueConstraint, text
+from sqlalchemy import text
 
 from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.expressions import explained
-from azure_functions_db.sources.keyset.horizon import logger
+from azure_functions_db.sources.keyset.indexes import missing_index
 from azure_functions_db.sources.keyset.page import at_present
 from azure_functions_db.sources.keyset.plan import LIMIT
 from azure_functions_db.sources.keyset.position import MOST_ROWS, Position
-from azure_functions_db.sources.keyset.shape import is_partial
-from azure_functions_db.sql.reflection import is_view, table_now, table_of
 from azure_functions_db.sql.transactions import database_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from sqlalchemy import Connection, Dialect, Engine, Inspector, Row, Table
+    from sqlalchemy import Connection, Dialect, Inspector, Row
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.sources.keyset.horizon import Grade
@@ -136,7 +134,9 @@ def _recurring_values(plan: Plan, connection: Connection) -> Finding:
     if plan.recurrence == "ignored":
         return Finding("cursor values", "note", 'read once: in_flight="ignore" is plain polling')
     if plan.recurrence == "read again" and _is_crowded(plan, connection):
-        crowd = f"more than {MOST_ROWS:,} rows have the newest value: it is not read again"
+        crowd = (
+            f"more than {MOST_ROWS:,} rows have the newest value: not read again, and each page looks who is writing"
+        )
         return Finding("cursor values", "warning", crowd, "give each change a value of its own")
     return Finding("cursor values", "ok", texts[plan.recurrence])
 
@@ -242,16 +242,6 @@ _PREFIX = {
     "sqlite": "EXPLAIN QUERY PLAN",
 }
 _ESTIMATES = re.compile(r"\s+\(cost=.*")
-_WITH_RANGES = {"postgresql", "sqlite", "mysql", "mariadb", "mssql", "oracle"}
-# Their secondary indexes end with the primary key without saying so.
-_WITH_KEY_APPENDED = {"sqlite", "mysql", "mariadb"}
-
-
-def warn_without_index(name: str, engine: Engine, plan: Plan) -> None:
-    """Say once, with the statement that helps, that each page has to search the table."""
-    statement = missing_index(engine, plan)
-    if statement is not None:
-        logger.warning("No index serves source %r: each page searches the table. It wants %s", name, statement)
 
 
 def plan_words(plan: Plan, connection: Connection) -> str | None:
@@ -285,60 +275,6 @@ def _said(dialect: str, row: Row[Any]) -> str:
                 columns["Extra"],
             ]
             return ", ".join(word for word in words if word)
-
-
-def missing_index(engine: Engine, plan: Plan) -> str | None:
-    """Return the DDL of the index that the source's pages want, None if they are served."""
-    definition = plan.definition
-    if definition.table is None or engine.dialect.name not in _WITH_RANGES:
-        return None
-    table = table_of(engine, definition.table, definition.schema)
-    # An index may be younger than what is remembered of the table.
-    if _is_served(table, plan) or is_view(engine, table) or _is_served(table_now(engine, table), plan):
-        return None
-    return _ddl(engine, plan)
-
-
-def _is_served(table: Table, plan: Plan) -> bool:
-    order, key = list(plan.definition.order_columns), _names(table.primary_key.columns)
-    if key and _covers(key, order, unique=True):
-        return True
-    appended = key if plan.dialect.name in _WITH_KEY_APPENDED else []
-    # A partial index serves those who want a part.
-    whole = [index for index in table.indexes if plan.definition.where is not None or not is_partial(index)]
-    rules = [rule for rule in table.constraints if isinstance(rule, UniqueConstraint)]
-    columns = [(_names(index.expressions), bool(index.unique)) for index in whole]
-    columns += [(_names(rule.columns), True) for rule in rules]
-    return any(
-        _covers(names, order, unique=unique) or _covers([*names, *appended], order, unique=unique)
-        for names, unique in columns
-    )
-
-
-def _names(elements: Iterable[Any]) -> list[str | None]:
-    """Return the columns of a key or an index, None for a part that is computed."""
-    columns = [getattr(element, "element", element) for element in elements]  # one that descends is wrapped
-    return [column.name if isinstance(column, Column) else None for column in columns]
-
-
-def _covers(columns: Sequence[str | None], order: Sequence[str], *, unique: bool) -> bool:
-    """Tell whether an index gives the wanted order; behind a unique prefix there is nothing left to order."""
-    if unique and len(columns) <= len(order):
-        return list(columns) == list(order[: len(columns)])
-    return list(columns[: len(order)]) == list(order)
-
-
-def _ddl(engine: Engine, plan: Plan) -> str:
-    from sqlalchemy import Index, MetaData, Table
-    from sqlalchemy.schema import CreateIndex
-
-    definition = plan.definition
-    columns = [Column(name, plan.shape.types[name]) for name in definition.order_columns]
-    Table(str(definition.table), MetaData(), *columns, schema=definition.schema)
-    index = Index("_".join(["ix", str(definition.table), *definition.order_columns])[:60], *columns)
-    statement = " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
-    # Drivers that bind by percent signs want others doubled; whoever types the statement does not.
-    return statement.replace("%%", "%") if "format" in engine.dialect.paramstyle else statement
 
 
 _WORDS = re.compile(r"tombstone|delet|removed|grave", re.IGNORECASE)

@@ -137,6 +137,8 @@ class DrainingWatch(Watch):
         self._limits = (cap_seconds, abandon_seconds)
         self._pending = PendingBounds(*self._limits)
         self._ties: Hashable = None
+        self._crowded: Any = None
+        """A newest cursor value with too many rows to count them at each look: every position among them is news."""
         self._server: str | None = None
         self._ahead = 0.0
         """By how much the database's clock, in seconds since 1970, is ahead of ours."""
@@ -321,11 +323,14 @@ class DrainingWatch(Watch):
         newest = plan.newest(start, bounded=bounded)
         bound = None if self._settle is None else Bound(settled_until(connection, plan, self._settle))
         parameters = plan.parameters(start, bound) | self._parameters()
-        statement = plan.kept(("observed", newest), lambda: self._with_ties(self._due(newest, plan), plan))
-        observed = connection.execute(statement, parameters).one()
-        self._ties = getattr(observed, "azfdb_ties", None)
-        if self._ties == _MOST_TIES:  # Too many to count them each time: every position among them is news.
-            self._ties = start.values
+        observed = connection.execute(self._statement(newest, plan), parameters).one()
+        if self._crowded is not None and observed.newest not in (None, self._crowded):
+            self._crowded = None
+            observed = connection.execute(self._statement(newest, plan), parameters).one()
+        if getattr(observed, "azfdb_ties", None) == _MOST_TIES:
+            self._crowded = observed.newest
+        is_crowded = self._crowded is not None
+        self._ties = start.values if is_crowded else getattr(observed, "azfdb_ties", None)
         return observed
 
     def _parameters(self) -> dict[str, Any]:
@@ -336,11 +341,15 @@ class DrainingWatch(Watch):
         """Return the statement for the newest cursor value without those that are not due yet."""
         return newest
 
+    def _statement(self, newest: Select[Any], plan: Plan) -> Select[Any]:
+        # Rows that share no value with another, or are known to be too many, need not be counted.
+        if len(plan.order) == 1 or self._crowded is not None:
+            return plan.kept(("observed", newest), lambda: self._beside(self._due(newest, plan), plan))
+        return plan.kept(("observed with ties", newest), lambda: self._with_ties(self._due(newest, plan), plan))
+
     def _with_ties(self, newest: Select[Any], plan: Plan) -> Select[Any]:
-        statement = self._beside(newest, plan)
-        if len(plan.order) == 1:  # no two rows have the same cursor value
-            return statement
-        return statement.add_columns(plan.ties(newest, _MOST_TIES).scalar_subquery().label("azfdb_ties"))
+        ties = plan.ties(newest, _MOST_TIES).scalar_subquery()
+        return self._beside(newest, plan).add_columns(ties.label("azfdb_ties"))
 
     @abstractmethod
     def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:

@@ -27,7 +27,6 @@ from sqlalchemy import text
 
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.bounds import Transaction
-from azure_functions_db.sources.keyset.expressions import explained
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
 from azure_functions_db.sql.reflection import KIND
 
@@ -151,7 +150,7 @@ _Node = dict[str, Any]
 
 _PASSES_ON = {"Gather", "Limit", "Result"}
 _NAME = r'(?:"(?:[^"]|"")+"|\w+)'
-_COLUMN = re.compile(rf"(?:(?P<alias>{_NAME})\.)?(?P<column>{_NAME})")
+_COLUMN = rf"(?:(?P<alias>{_NAME})\.)?(?P<column>{_NAME})"  # compiled where it is needed, which is not at each start
 _OTHER_KINDS = {"m": "the materialized view", "f": "the foreign table"}
 
 # Every scanned table with all that it inherits from: a row may be inserted through any of them, and gets
@@ -213,6 +212,8 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
         catalog = connection.execute(text(_OF_PLAIN_TABLE), {**named, "scanned": "[]"}).one()
         if catalog.is_plain:
             return Lineage(tuple(catalog.tables), _doubt([], {}, catalog, is_table=True))
+    from azure_functions_db.sources.keyset.expressions import explained  # which most first ticks have no use for
+
     [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
     top = (json.loads(output) if isinstance(output, str) else output)[0]["Plan"]
     nodes, origins = list(_nodes(top)), _origins(top)
@@ -265,7 +266,7 @@ def _origins(node: _Node) -> dict[str, str]:
         return {alias: column for one in origins for alias, column in one.items()} if all(origins) else {}
     if node["Node Type"] in _PASSES_ON and len(members) == 1:
         return _origins(members[0])
-    named = _COLUMN.fullmatch(next(iter(node.get("Output", ())), ""))
+    named = re.fullmatch(_COLUMN, next(iter(node.get("Output", ())), ""))
     if named is None:
         return {}
     scans = {scan["Alias"] for scan in _nodes(node) if "Relation Name" in scan}

@@ -312,7 +312,7 @@ class Relation:
             first = self._plan is None
             self._plan = Plan(self.definition, self._shape(engine), engine.dialect)
             if first and self.definition.described is None:  # whose indexes would have to be asked for
-                from azure_functions_db.sources.keyset.checks import warn_without_index
+                from azure_functions_db.sources.keyset.indexes import warn_without_index
 
                 warn_without_index(self.name, engine, self._plan)
         return self._plan
