@@ -7,13 +7,15 @@ from typing import Annotated
 
 try:
     import typer
+
+    from azure_functions_db.cli.drawing import complain
+    from azure_functions_db.cli.exits import Exit, exit_of
+    from azure_functions_db.cli.options import PLAIN, Commands
+    from azure_functions_db.core.errors import DbError
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
-
-from azure_functions_db.cli.drawing import complain
-from azure_functions_db.cli.exits import Exit, exit_of
-from azure_functions_db.cli.options import PLAIN, Commands
-from azure_functions_db.core.errors import DbError
+except KeyboardInterrupt:
+    sys.exit(130)  # as `main` does, before there is one
 
 app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)
 
