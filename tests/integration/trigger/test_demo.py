@@ -40,7 +40,7 @@ def test_a_demo_that_is_interrupted_says_nothing_and_leaves_nobody_behind() -> N
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unbuffered, start_new_session=True
     ) as demo:
         assert demo.stdout is not None
-        next(line for line in demo.stdout if "poller 1 starts" in line)
+        next(line for line in demo.stdout if "has the lease" in line)  # it is at work, not only about to begin
         os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
         _, complaints = demo.communicate(timeout=60)  # ends when the last one who could write has ended
     assert (demo.returncode, complaints) == (130, "")
