@@ -280,6 +280,7 @@ class TestQuarantine:
         for path in folder.glob("quarantine-*.json"):
             path.rename(folder / f"quarantine-{_moment(8)}.json")
         assert used_shop.azfdb("quarantine", "restore", "--all", "--json").json == {"rows": []}
+        assert "no such row was dropped within the last week" in used_shop.azfdb("quarantine", "restore", "--all").out
 
     def test_a_range_is_given_to_the_handler_again(self, shop: Shop) -> None:
         shop.sell(*range(1, 9))
