@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -44,9 +45,16 @@ def commands(
 def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # what does not fit is told here, not when Python ends
     except DbError as error:
         complain(error, as_json="--json" in sys.argv)
         sys.exit(exit_of(error))
+    except OSError as failure:
+        complain(": ".join(filter(None, (failure.filename, failure.strerror))), as_json="--json" in sys.argv)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left and cannot be written either
+        sys.exit(Exit.FAILED)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)

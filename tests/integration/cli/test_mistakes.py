@@ -643,6 +643,22 @@ def test_a_command_that_is_interrupted_while_it_loads_says_nothing(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (Exit.INTERRUPTED, "", "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_does_not_fit_is_a_line(unbuffered: str) -> None:
+    settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [AZFDB, "schema", "error"],
+            env=settings,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (Exit.FAILED, "azfdb: No space left on device\n")
+
+
 @pytest.mark.parametrize("mistake", [AT_IMPORT[0], AT_IMPORT[2], AT_IMPORT[4]], ids=named)
 def test_the_functions_worker_is_told_the_same(tmp_path: Path, mistake: Mistake) -> None:
     (tmp_path / "function_app.py").write_text(HEAD + mistake.app)
