@@ -240,3 +240,18 @@ def test_names_that_could_leave_the_directory_stay_inside(tmp_path: Path) -> Non
     assert len(files) == 6
     assert all(path.parent.parent == tmp_path / "state" for path in files)
     assert store.poller_names() == sorted(["..", ".", "../up", "/etc/passwd", "a\\b", "nul\0"])
+
+
+FULL = """
+import resource, sys
+from azure_functions_db import FileStateStore
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+FileStateStore(sys.argv[1]).acquire_lease("orders", 60)
+"""
+
+
+def test_a_write_that_does_not_fit_is_told_with_its_place(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert f"The state file of poller 'orders' cannot be used: File too large ({tmp_path}" in done.stderr

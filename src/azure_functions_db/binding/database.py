@@ -26,6 +26,7 @@ from azure_functions_db.sql.failures import (
     is_connection_failure,
     is_forbidden,
     is_login_failure,
+    right_missing,
 )
 from azure_functions_db.sql.reflection import refreshed, table_with, with_current_table
 from azure_functions_db.sql.transactions import (
@@ -318,7 +319,7 @@ def _translation(
     action = "Reading" if issubclass(kind, QueryError) else "Writing"
     place = f" {table!r}" if table else ""
     if is_forbidden(cause):
-        text = f"{action}{place} failed: this login lacks a right, GRANT it: {_reason(cause)}"
+        text = f"{action}{place} failed: {right_missing(cause)}: {_reason(cause)}"
         return kind(text, table=table, code=Code.RIGHT_MISSING)
     return kind(f"{action}{place} failed: {_reason(cause)}", table=table, constraint=constraint_of(cause))
 

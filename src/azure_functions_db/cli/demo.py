@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from contextlib import nullcontext as quiet
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.live import Live
     from rich.text import Text
 
@@ -99,28 +101,26 @@ class Demo:
         return report
 
     def _poll_and_crash(self, live: Live | None) -> None:
-        poller = start_poller(self.folder)
-        self._tell(1, "polls", "poller 1 starts and polls")
-        while len(deliveries(self.folder)) < CRASH_AFTER and poller.poll() is None:
-            self._show(live)
-        poller.kill()
-        poller.wait()
+        with running_poller(self.folder) as poller:
+            self._tell(1, "polls", "poller 1 starts and polls")
+            while len(deliveries(self.folder)) < CRASH_AFTER and poller.poll() is None:
+                self._show(live)
         self._tell(1, "off", f"poller 1 is killed in the middle of a batch; the checkpoint is {self._position()}", "✗")
 
     def _poll_to_the_end(self, live: Live | None, writer: threading.Thread) -> None:
         before, stood = deliveries(self.folder).total(), self._position()
-        poller = start_poller(self.folder)
-        self._tell(2, "waits", f"poller 2 starts and waits: the dead one's lease has up to {LEASE_SECONDS} s left")
-        told: set[str] = set()
-        while (writer.is_alive() or self.report().lost) and poller.poll() is None:
-            for sign, (happened, text, mark) in self._news(before, stood).items():
-                if happened and sign not in told:
-                    told.add(sign)
-                    self._tell(2, "polls", text, mark)
-            self._show(live)
-        self._tell(2, "off", "every change is accounted for")
-        (self.folder / "stop").touch()
-        poller.wait()
+        with running_poller(self.folder) as poller:
+            self._tell(2, "waits", f"poller 2 starts and waits: the dead one's lease has up to {LEASE_SECONDS} s left")
+            told: set[str] = set()
+            while (writer.is_alive() or self.report().lost) and poller.poll() is None:
+                for sign, (happened, text, mark) in self._news(before, stood).items():
+                    if happened and sign not in told:
+                        told.add(sign)
+                        self._tell(2, "polls", text, mark)
+                self._show(live)
+            self._tell(2, "off", "every change is accounted for" if poller.poll() is None else "poller 2 has ended")
+            (self.folder / "stop").touch()
+            poller.wait()
 
     def _news(self, before: int, stood: Any) -> dict[str, tuple[bool, str, str]]:
         """Return what may have happened to the second poller, in the order in which it does."""
@@ -258,9 +258,16 @@ def sink_in(folder: Path) -> FileQuarantine:
     return FileQuarantine(folder / "quarantine")
 
 
-def start_poller(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process that polls: it can be killed like any other."""
-    return subprocess.Popen([sys.executable, "-m", "azure_functions_db.cli.demo", str(folder)])  # noqa: S603 - our own module
+@contextmanager
+def running_poller(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that polls, and kill it at the end; Ctrl-C is for the one that tells the story."""
+    command = [sys.executable, "-m", "azure_functions_db.cli.demo", str(folder)]
+    poller = subprocess.Popen(command, start_new_session=True)  # noqa: S603 - our own module
+    try:
+        yield poller
+    finally:
+        poller.kill()
+        poller.wait()
 
 
 def poll(folder: Path) -> None:

@@ -15,7 +15,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.cli.drawing import holders, shown
-from azure_functions_db.core.errors import DbError, HandlerError, PollerError, masked_error, traceback_text
+from azure_functions_db.core.errors import (
+    DbError,
+    HandlerError,
+    PollerError,
+    app_frames,
+    masked_error,
+    traceback_text,
+)
 from azure_functions_db.core.secrets import masked_value
 from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.core.types import Horizon, HorizonHolder
@@ -37,6 +44,7 @@ _SHOWN = {
     "error_code": "[{}]",
     "paused_by": "by {}",
     "paused_why": "{}",
+    "warning": "{}",
 }
 
 
@@ -123,16 +131,8 @@ def _app_traceback(failure: BaseException) -> str:
     origin = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
     # A poller's error there is only what the library was about when it called the app once more.
     before = "" if origin is None or isinstance(origin, PollerError) else f"{_app_traceback(origin)}\nwhich led to\n\n"
-    frames = _own_frames(failure.__traceback__)
+    frames = app_frames(failure.__traceback__)
     return before + "".join(traceback.format_exception(type(failure), failure, frames, chain=False))
-
-
-def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of the library that led to the app's code."""
-    inner = frames
-    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_LIBRARY):
-        inner = inner.tb_next
-    return inner or frames
 
 
 def _calling_frames(failure: DbError) -> TracebackType | None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
+_INTERRUPTED = 130  # Exit.INTERRUPTED: what --help has no use for is imported when something goes wrong
+
 try:
     import typer
+
+    from azure_functions_db.cli.options import PLAIN, Commands
 except ModuleNotFoundError:
     sys.exit('azfdb needs a few more packages: pip install "azure-functions-db[cli]"')
-
-from azure_functions_db.cli.options import PLAIN, Commands
+except KeyboardInterrupt:
+    sys.exit(_INTERRUPTED)
 
 app = typer.Typer(name="azfdb", cls=Commands, **PLAIN)
 
@@ -39,14 +44,28 @@ def commands(
 def main() -> None:
     """Run the command line; an error of the library is a line on standard error and an exit code."""
     try:
-        app()
-    except (Exception, KeyboardInterrupt) as error:
-        from azure_functions_db.cli.drawing import complain  # which --help has no use for
-        from azure_functions_db.cli.exits import exit_of
-        from azure_functions_db.core.errors import DbError
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # what does not fit is told here, not when Python ends
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - what is not for people is raised again
+        sys.exit(_told(error))
 
-        if isinstance(error, DbError):
-            complain(error, as_json="--json" in sys.argv)
-        elif not isinstance(error, KeyboardInterrupt):
-            raise
-        sys.exit(exit_of(error))
+
+def _told(error: Exception) -> int:
+    """Say what went wrong and return the exit code; what is nobody's mistake but ours is raised again."""
+    from azure_functions_db.cli.drawing import complain
+    from azure_functions_db.cli.exits import exit_of
+    from azure_functions_db.core.errors import DbError
+
+    as_json = "--json" in sys.argv
+    if isinstance(error, DbError):
+        complain(error, as_json=as_json)
+    elif isinstance(error, OSError):
+        complain(": ".join(filter(None, (error.filename, error.strerror))), as_json=as_json)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left and cannot be written either
+    else:
+        raise error
+    return exit_of(error)

@@ -233,6 +233,8 @@ def _replay_screen(result: ReplayReport, width: int) -> RenderableType:  # noqa:
 
 
 def _restore_screen(result: EntryList, width: int) -> RenderableType:  # noqa: ARG001 - others need the width
+    if not result.rows:
+        return text("Nothing was restored: no such row was dropped within the last week.")
     return text(f"{len(result.rows)} row(s) are in quarantine again.")
 
 

@@ -104,8 +104,9 @@ class Screen:
         table = self._table(lines)
         if not fits(table, width):
             return stacked(*map(self._block, lines))
+        paused = [text(f"{each.poller}: {_paused(each)}", "yellow") for each in lines if each.paused is not None]
         facts = [text(f"{each.poller}: {reported}") for each in result.pollers if (reported := _reported(each))]
-        return stacked(*problems, table, *facts)
+        return stacked(*problems, *paused, table, *facts)
 
     def live(self, result: Status, width: int) -> RenderableType:
         """Draw one of many looks, under the time at which it was taken."""
@@ -126,13 +127,14 @@ class Screen:
     def _block(self, poller: PollerStatus) -> RenderableType:
         facts = [(name, text(content)) for name, content in self._facts(poller) if content != NONE]
         facts += [("reports", text(reported))] if (reported := _reported(poller)) else []
+        facts[:1] = facts[:1] if poller.paused is None else [("is", text(_paused(poller), "yellow"))]
         wrong = [("problem", text(message, "red")) for message in poller.problems]
         return stacked(text(poller.poller, "bold"), indented(pairs([*wrong, *facts]), below=1))
 
     def _facts(self, poller: PollerStatus) -> list[tuple[str, str]]:
         trend = [("trend", sparkline(self._waited[poller.poller]))] if self._waited else []
         return [
-            ("is", _condition(poller)),
+            ("is", poller.condition),
             ("position", position(poller.cursor, poller.key)),
             ("lag", duration(poller.lag_seconds)),
             ("waiting", _waiting(poller)),
@@ -205,10 +207,11 @@ def _style(poller: PollerStatus) -> str:
     return {"paused": "yellow", "working": "green", "idle": "green"}.get(poller.condition, "")
 
 
-def _condition(poller: PollerStatus) -> str:
+def _paused(poller: PollerStatus) -> str:
+    """Return who has paused a poller, when and why."""
     pause = poller.paused
     if pause is None:
-        return poller.condition
+        return NONE
     why = f": {pause.why}" if pause.why else ""
     return f"paused by {pause.by} at {pause.at:%Y-%m-%d %H:%M}Z{why}"
 

@@ -35,7 +35,9 @@ than two kilobytes.
 from __future__ import annotations
 
 import traceback
+from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -292,6 +294,17 @@ class PositionLostError(PollerError):
     code = Code.POSITION_LOST
 
 
+@contextmanager
+def needing(who: str, package: str, extra: str) -> Iterator[None]:
+    """Say what to install where an import fails."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            f'{who} needs the package {package}: pip install "azure-functions-db[{extra}]"', code=Code.PACKAGE_MISSING
+        ) from None
+
+
 class RowsFailed(Exception):  # noqa: N818 - reads as the sentence a handler says
     """Raised by a handler to name the events that failed, the others having succeeded.
 
@@ -358,6 +371,7 @@ def code_behind(error: BaseException | None) -> str | None:
 
 # Groups and retries can make long chains; nobody reads further.
 _MOST = 50
+_LIBRARY = str(Path(__file__).parents[1])
 
 
 def masked_error(error: BaseException) -> BaseException:
@@ -372,6 +386,19 @@ def masked_error(error: BaseException) -> BaseException:
 def traceback_text(error: BaseException) -> str:
     """Return what Python prints of an exception and of all that led to it, masked."""
     return masked("".join(traceback.format_exception(masked_error(error))))
+
+
+def app_traceback_text(error: BaseException) -> str:
+    """Return the same from where the app's own code begins."""
+    copy = masked_error(error)
+    return masked("".join(traceback.format_exception(copy.with_traceback(app_frames(copy.__traceback__)))))
+
+
+def app_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of the library that led to the app's code; None where there are no others."""
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        frames = frames.tb_next
+    return frames
 
 
 class _Copies:
@@ -392,7 +419,9 @@ class _Copies:
         copy.__cause__ = None if error.__cause__ is None else self.of(error.__cause__)
         copy.__context__ = None if error.__context__ is None else self.of(error.__context__)
         copy.__suppress_context__ = error.__suppress_context__
-        copy.__traceback__ = _without_secret_lines(error.__traceback__)
+        copy.__traceback__, hidden = _without_secret_lines(error.__traceback__)
+        for frame in hidden:
+            copy.add_note(f'  File "{frame.filename}", line {frame.lineno}: a secret is written into this line')
         for note in getattr(error, "__notes__", ()):
             copy.add_note(masked_words(note))
         if isinstance(error, BaseExceptionGroup):
@@ -413,13 +442,18 @@ def _bare(error: BaseException) -> BaseException:
     return namesake(text) if text else namesake()
 
 
-def _without_secret_lines(frames: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames whose source line has a secret written into it."""
+def _without_secret_lines(
+    frames: TracebackType | None,
+) -> tuple[TracebackType | None, list[traceback.FrameSummary]]:
+    """Return a traceback without the frames whose source line has a secret written into it, and those."""
     kept: TracebackType | None = None
+    hidden: list[traceback.FrameSummary] = []
     for frame, summary in reversed(list(zip(_each(frames), traceback.extract_tb(frames), strict=False))):
-        if not shows_secret("".join(traceback.format_list([summary]))):
+        if shows_secret("".join(traceback.format_list([summary]))):
+            hidden.insert(0, summary)
+        else:
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return kept
+    return kept, hidden
 
 
 def _each(frames: TracebackType | None) -> Iterator[TracebackType]:

@@ -40,8 +40,10 @@ def write_new(path: Path, content: bytes) -> None:
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
         try:
             _write(descriptor, content)
-        except BaseException:
+        except BaseException as failure:
             path.unlink(missing_ok=True)
+            if isinstance(failure, OSError):
+                failure.filename = str(path)  # which the system does not say of a write
             raise
 
 

@@ -179,7 +179,8 @@ class NullCursors:
 
     def log_fields(self) -> dict[str, Any]:
         """Return what the log record carries."""
-        return {"null_cursor_rows": self.rows}
+        told = f"{self.rows} row(s) are never delivered, because their cursor is NULL: fill it in"
+        return {"null_cursor_rows": self.rows, **({"warning": told} if self.rows else {})}
 
     def gauges(self) -> dict[str, float]:
         """Return their number."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from azure_functions_db.core.errors import ConfigurationError, DbError
+from azure_functions_db.core.errors import Code, ConfigurationError, DbError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import parsed_json
 from azure_functions_db.dashboard.acts import ACTS, Act, Refused
@@ -205,7 +205,9 @@ class Site:
         try:
             from jinja2 import Environment, PackageLoader, StrictUndefined
         except ImportError:
-            raise ConfigurationError('The dashboard needs: pip install "azure-functions-db[dashboard]"') from None
+            raise ConfigurationError(
+                'The dashboard needs: pip install "azure-functions-db[dashboard]"', code=Code.PACKAGE_MISSING
+            ) from None
         environment = Environment(
             loader=PackageLoader("azure_functions_db.dashboard"),
             autoescape=True,

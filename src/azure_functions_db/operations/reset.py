@@ -261,7 +261,7 @@ def _planned(
 
 def _moved_rows(source: ChangeSource | None, change: StateChange) -> tuple[int | None, int | None]:
     """Return how many rows come again, and how many are skipped; None where that cannot be told."""
-    if not isinstance(source, CountsChanges):
+    if not isinstance(source, CountsChanges) or "unreadable" in (change.before or {}):
         return None, None
     try:
         before, after = (_count_behind(source, each) for each in (change.before or {}, change.after))

@@ -385,7 +385,12 @@ def _check_parameters(function: AppFunction) -> None:
     """Refuse a function that the host would not load: what it passes and what the function takes must agree."""
     taken = set(inspect.signature(function.call).parameters) - {"context"} - _taken_outputs(function)
     passed = function.trigger.name
-    if taken not in ({passed}, set()):
+    if not taken:
+        raise ConfigurationError(
+            f"The function {function.name!r} has no parameter {passed!r}, which its trigger passes: add it",
+            code=Code.DECORATORS_WRONG,
+        )
+    if taken != {passed}:
         raise ConfigurationError(
             f"The function {function.name!r} takes {', '.join(sorted(map(repr, taken)))}, but its trigger passes "
             f"{passed!r}: give the trigger's arg_name= and the parameter one name",

@@ -90,7 +90,7 @@ class PollerStatus:
     rate_window_seconds: int = RATE_SECONDS
     """Over how long the rate is averaged."""
     catch_up_seconds: float | None = None
-    """How long what waits takes at that rate."""
+    """How long what waits takes at that rate; None where the poller does not go on by itself."""
     failure: Failure | None = None
     failed_attempts: int = 0
     paused: Pause | None = None
@@ -188,10 +188,13 @@ def poller_status(
     limits = limits or Limits()
     try:
         checkpoint = read_ticks(poller, status, now, limits)
+        if status.failure is not None:
+            status.condition = "failing"  # whether or not its source can be looked at
         if poller.definition is not None:
             _note_fingerprint(poller, status)
             _read_source(poller, checkpoint, status, now)
         status.condition = _condition(status, now)
+        status.catch_up_seconds = _catch_up(status)
     except DbError as error:
         status.problems.append(with_code(error))
     try:
@@ -359,13 +362,14 @@ def _read_source(poller: Poller, checkpoint: dict[str, Any], status: PollerStatu
         status.waiting_rows = waiting.backlog.amount
         status.waiting_unit = waiting.backlog.unit
         status.waiting_is_more = waiting.backlog.is_more
-        status.catch_up_seconds = _catch_up(status)
     status.horizon = waiting.horizon
     if isinstance(source, ReportsFacts):
         _note_facts(status, source.report(checkpoint))
 
 
 def _catch_up(status: PollerStatus) -> float | None:
+    if status.condition not in {"working", "behind"}:
+        return None  # what fails, is paused or is silent will not catch up by itself
     if not status.waiting_rows or not status.rows_per_second or status.waiting_unit == "bytes":
         return None
     return round(status.waiting_rows / status.rows_per_second, 1)

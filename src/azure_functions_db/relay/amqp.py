@@ -82,17 +82,6 @@ class AmqpBroker:
         raise error from masked_error(cause)
 
 
-@contextmanager
-def needing(relay: str, package: str, extra: str) -> Iterator[None]:
-    """Say what to install where a client is missing."""
-    try:
-        yield
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            f'{relay} needs the package {package}: pip install "azure-functions-db[{extra}]"'
-        ) from None
-
-
 def connected(connection: str, service: str, by_text: Callable[[str], T], by_identity: Callable[[str, Any], T]) -> T:
     """Return the client that an app setting leads to: a connection string, or identity-based settings."""
     match connection_at(connection, "fullyQualifiedNamespace"):

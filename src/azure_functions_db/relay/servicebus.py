@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, needing
 from azure_functions_db.core.types import Finding
-from azure_functions_db.relay.amqp import OPTIONS, AmqpBroker, Failures, connected, needing, properties_of
+from azure_functions_db.relay.amqp import OPTIONS, AmqpBroker, Failures, connected, properties_of
 from azure_functions_db.relay.handler import RelayHandler, TooLargeError, packed
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import BrokerUnavailableError, ConfigurationError, RelayError, masked_error
+from azure_functions_db.core.errors import BrokerUnavailableError, Code, ConfigurationError, RelayError, masked_error
 from azure_functions_db.core.types import Finding
 from azure_functions_db.relay.handler import PerProcess, RelayHandler, TooLargeError
 
@@ -181,7 +181,9 @@ def _session() -> Session:
     try:
         from requests import Session
     except ModuleNotFoundError:
-        raise ConfigurationError("WebhookRelay needs the package requests: pip install requests") from None
+        raise ConfigurationError(
+            "WebhookRelay needs the package requests: pip install requests", code=Code.PACKAGE_MISSING
+        ) from None
     return Session()
 
 

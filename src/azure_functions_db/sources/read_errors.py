@@ -17,12 +17,15 @@ from azure_functions_db.core.errors import (
 )
 from azure_functions_db.sql.failures import (
     LOGIN_REFUSED,
+    NO_FOLDER,
     code_of,
     is_connection_failure,
     is_forbidden,
     is_login_failure,
     is_schema_change,
     is_transient,
+    is_without_file,
+    right_missing,
     server_number,
 )
 
@@ -93,7 +96,7 @@ def _translated(source: str, error: DBAPIError) -> PollerError:
         return FetchError(f"Source {source!r}: {LOGIN_REFUSED}: {reason}", source=source, code=Code.LOGIN_REFUSED)
     if is_forbidden(error):
         return SourceConfigurationError(
-            f"Source {source!r}: this login lacks a right, GRANT it: {reason}", source=source, code=Code.RIGHT_MISSING
+            f"Source {source!r}: {right_missing(error)}: {reason}", source=source, code=Code.RIGHT_MISSING
         )
     if _is_definition_fault(error):
         return SourceConfigurationError(f"Source {source!r} does not fit its database: {reason}", source=source)
@@ -112,8 +115,7 @@ def _reason(error: DBAPIError) -> str:
     code = code_of(error)
     message = " ".join(str(error.orig).split())
     told = message if code is None or code in message else f"{message} ({code})"
-    is_file = code is not None and code.startswith("SQLITE_CANTOPEN")
-    return f"{told}: is its folder there? A relative path begins in the working directory" if is_file else told
+    return f"{told}: {NO_FOLDER}" if is_without_file(error) else told
 
 
 def _is_definition_fault(error: DBAPIError) -> bool:

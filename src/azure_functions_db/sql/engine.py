@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from azure_functions_db.core.config import config_of
-from azure_functions_db.core.errors import Code, ConfigurationError, DbConnectionError
+from azure_functions_db.core.errors import Code, ConfigurationError, DbConnectionError, needing
 from azure_functions_db.core.secrets import masked, masked_value
 from azure_functions_db.sql.failures import hide_values
 
@@ -208,13 +208,8 @@ def _with_odbc_token(parameters: dict[str, Any], token: str) -> dict[str, Any]:
 
 
 def _default_credential() -> TokenCredential:
-    try:
+    with needing('credential="default"', "azure-identity", "identity"):
         from azure.identity import DefaultAzureCredential
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            'credential="default" needs the package azure-identity: pip install "azure-functions-db[identity]"',
-            code=Code.PACKAGE_MISSING,
-        ) from None
     return DefaultAzureCredential()
 
 

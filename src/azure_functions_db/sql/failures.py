@@ -68,6 +68,7 @@ _FORBIDDEN = _Kind(
     names=("SQLITE_READONLY", "SQLITE_PERM"),
     prose=re.compile("permission was denied"),
 )
+NO_FOLDER = "is its folder there? A relative path begins in the working directory"
 LOGIN_REFUSED = "the database refuses the login: check user, password and database name"
 _CONSTRAINT = (
     re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$"),  # MySQL, MariaDB: unique keys, after the value itself
@@ -99,6 +100,18 @@ def is_forbidden(error: BaseException) -> bool:
     return _means(error, _FORBIDDEN)
 
 
+def right_missing(error: BaseException) -> str:
+    """Say what helps where the database forbids something; SQLite knows no logins, but files."""
+    if (_sqlite_name(error) or "").startswith("SQLITE_READONLY"):
+        return "the file is read-only here, let this user write it and its folder"
+    return "this login lacks a right, GRANT it"
+
+
+def is_without_file(error: BaseException) -> bool:
+    """Tell whether SQLite cannot open its file."""
+    return (_sqlite_name(error) or "").startswith("SQLITE_CANTOPEN")
+
+
 def constraint_of(error: SQLAlchemyError) -> str | None:
     """Return the name of the violated constraint, where the driver tells it."""
     diagnosis = getattr(_original(error), "diag", None)
@@ -119,9 +132,11 @@ def reason_of(error: SQLAlchemyError) -> str:
     code = code_of(error) or type(error).__name__
     if is_login_failure(error):
         return f"{LOGIN_REFUSED} ({code})"
+    if is_without_file(error):
+        return f"the database file cannot be opened: {NO_FOLDER} ({code})"
     if is_connection_failure(error):
         return f"the database does not answer ({code})"
-    return f"this login lacks the right ({code})" if is_forbidden(error) else code
+    return f"{right_missing(error)} ({code})" if is_forbidden(error) else code
 
 
 def hide_values(error: BaseException | None) -> None:

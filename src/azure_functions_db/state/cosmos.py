@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, asked, connection_at
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import ConfigurationError, StateStoreError
+from azure_functions_db.core.errors import ConfigurationError, StateStoreError, needing
 from azure_functions_db.core.types import Finding
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore
@@ -159,12 +159,8 @@ def _container(connection: str, database: str, container: str) -> ContainerProxy
 
 
 def _client(connection: str) -> CosmosClient:
-    try:
+    with needing("CosmosStateStore", "azure-cosmos", "cosmos"):
         from azure.cosmos import CosmosClient
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            'CosmosStateStore needs the package azure-cosmos: pip install "azure-functions-db[cosmos]"'
-        ) from None
     match connection_at(connection, "accountEndpoint"):
         case ByConnectionString(text):
             try:

@@ -276,7 +276,8 @@ def unreadable(poller_name: str, what: str) -> StateStoreError:
     """Return the error for a document that makes no sense."""
     return StateStoreError(
         f"The state document of poller {poller_name!r} {what}. Nothing was overwritten; look at it with "
-        f"`azfdb inspect {poller_name}`, then restore it or reset it with `azfdb reset {poller_name} --force`.",
+        f"`azfdb inspect {poller_name}`, then restore a backup with `azfdb reset {poller_name} --to-checkpoint FILE "
+        "--force`, or begin anew with `--to-beginning --force`.",
         poller_name=poller_name,
     )
 

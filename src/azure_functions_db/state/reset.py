@@ -88,7 +88,7 @@ class Resets:
         def cloned(current: Document) -> Document:
             if current.checkpoint and not force:
                 raise StateStoreError(
-                    f"Poller {new_poller_name!r} has a checkpoint of its own; force=True replaces it",
+                    f"Poller {new_poller_name!r} has a checkpoint of its own; --force (force=True) replaces it",
                     poller_name=new_poller_name,
                 )
             return Document(new_poller_name, origin["checkpoint"], source_fingerprint=origin["source_fingerprint"])

@@ -102,7 +102,7 @@ class StoredDocument:
         if self._last and self._last[1].checkpoint:
             raise StateStoreError(
                 f"The state document of poller {name!r} has vanished. Restore it, or say where to start with "
-                f"`azfdb reset {name}`; it will not silently start from the beginning.",
+                f"`azfdb reset {name} --to-cursor VALUE` or `--to-beginning`; it will not silently begin anew.",
                 poller_name=name,
             )
         return VersionedDocument(Document(name), None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from azure_functions_db.azure.storage import asked, error_code, service_time, storage_client
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.core.errors import StateStoreError, needing
 from azure_functions_db.state.backend import Stored, poller_of
 from azure_functions_db.state.store import DocumentStateStore
 
@@ -164,7 +164,8 @@ class TableStateStore(DocumentStateStore):
         clock: Callable[[], dt.datetime] = utc_now,
     ) -> None:
         def connect() -> TableClient:
-            from azure.data.tables import TableClient
+            with needing("TableStateStore", "azure-data-tables", "tables"):
+                from azure.data.tables import TableClient
 
             return table_client or storage_client(TableClient, connection, "table", expanded(table))
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from azure_functions_db.core.errors import SerializationError, traceback_text
+from azure_functions_db.core.errors import SerializationError, app_traceback_text
 from azure_functions_db.core.secrets import masked, masked_words, shortened
 from azure_functions_db.core.serializers import datetime_text, is_count, json_safe, timestamp, types_of
 from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
@@ -388,7 +388,7 @@ def _traceback_of(reason: Reason) -> str | None:
     """Return where a handler failed; of a long traceback its end, which tells most."""
     if isinstance(reason, str) or reason.__traceback__ is None:
         return None
-    told = traceback_text(reason)
+    told = app_traceback_text(reason)
     return told if len(told) <= _LONGEST_TRACEBACK else f"…{told[-_LONGEST_TRACEBACK:]}"
 
 

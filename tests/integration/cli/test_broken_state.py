@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,11 @@ def test_a_broken_document_is_its_own_pollers_trouble_and_can_be_mended(any_shop
         assert "The state document of poller 'orders'" in orders["problems"][0], kind
         assert shop.azfdb("status").code == 1, kind
         assert shop.azfdb("lease", "break", "orders", "--yes").code not in {0, 70}, kind
+        as_told = re.search(r"`(--to-beginning --force)`", orders["problems"][0])
+        assert as_told, kind
+        rehearsed = shop.azfdb("reset", "orders", *as_told[1].split())
+        assert rehearsed.complaint.endswith("[AZFDB-115]"), "it would go on once the name is typed"
+        assert "How many rows come again or are skipped cannot be told here." in rehearsed.out, kind
 
         mended = shop.azfdb("lease", "break", "orders", "--yes", "--force", "--json")
         assert mended.code == 0, (kind, mended.err)

@@ -227,6 +227,13 @@ OF_THE_APP = [
         Code.DECORATORS_WRONG,
     ),
     Mistake(
+        "a function without its timer",
+        TIMER + TRIGGER + "def on_orders(events: Any) -> None:\n    pass\n",
+        "run --once on_orders",
+        r"'on_orders' has no parameter 'timer', which its trigger passes: add it",
+        Code.DECORATORS_WRONG,
+    ),
+    Mistake(
         "a schedule with a field too few",
         TIMER.replace("*/10 * * * * *", "*/10 * * *") + TRIGGER + HANDLER,
         "run --once on_orders",
@@ -403,6 +410,23 @@ OF_THE_STORE = [
         Exit.UNREACHABLE,
     ),
     Mistake(
+        "a store whose package is not installed",
+        "import sys\nfrom azure_functions_db import TableStateStore\n"
+        "sys.modules['azure.data.tables'] = None\nstore = TableStateStore(connection='DEAD')\n" + polling(),
+        "inspect on_orders",
+        r'TableStateStore needs the package azure-data-tables: pip install "azure-functions-db\[tables\]"',
+        Code.PACKAGE_MISSING,
+    ),
+    Mistake(
+        "a state in a folder that is not there",
+        "from azure_functions_db import SqlStateStore\nstore = SqlStateStore(url='sqlite:///data/state.db')\n"
+        + polling(),
+        "inspect on_orders",
+        r"the database file cannot be opened: is its folder there\? A relative path begins in the working directory",
+        Code.STATE_UNREACHABLE,
+        Exit.UNREACHABLE,
+    ),
+    Mistake(
         "a storage setting that is not set",
         storing("connection='NO_STORAGE', container='state'"),
         "inspect on_orders",
@@ -473,6 +497,14 @@ WHILE_RUNNING = [
         Code.KEY_UNFIT,
     ),
     Mistake(
+        "an output into a file that may only be read",
+        TIMER + OUTPUT + WRITER,
+        "run --once on_orders",
+        r"Writing 'orders' failed: the file is read-only here, let this user write it and its folder",
+        Code.RIGHT_MISSING,
+        setting="read-only",
+    ),
+    Mistake(
         "an output of a login that may only read",
         TIMER + OUTPUT + WRITER,
         "run --once on_orders",
@@ -484,6 +516,7 @@ WHILE_RUNNING = [
 ]
 QUESTIONED = [
     ("a text for a cursor", polling(cursor_column="note"), "poll by a number or a time that grows with each change"),
+    ("a key of a table without one", polling(table="visits"), "a unique index on (id)"),
     ("a key that several rows share", polling(pk_columns=["note"]), "pk_columns=['id'], or a unique index on (note)"),
 ]
 
@@ -497,6 +530,7 @@ def filled(database: str) -> None:
             "CREATE INDEX orders_by_version ON orders (version, id)",
             "CREATE VIEW orders_view AS SELECT * FROM orders",
             "INSERT INTO orders VALUES (1, 1, 'lamp')",
+            "CREATE TABLE visits (id INTEGER, version INTEGER)",
         ):
             connection.execute(text(statement))
     engine.dispose()
@@ -513,6 +547,8 @@ def url_for(mistake: Mistake, database: str) -> Iterator[str]:
         case "reader":
             with visitors.visitor(database, "SELECT ON orders") as reader:
                 yield reader
+        case "read-only":
+            yield f"sqlite:///file:{url.database}?mode=ro&uri=true"
         case "wrong password":
             yield url.set(password="wrong").render_as_string(hide_password=False)
         case "wrong database":
@@ -576,8 +612,9 @@ def test_what_may_be_a_mistake_is_questioned_by_the_doctor(meet: Meet, app: str,
     assert f"→ {remedy}" in out
 
 
-def test_a_key_that_no_two_rows_share_is_not_questioned(meet: Meet) -> None:
-    _, out, _ = meet(Mistake("", polling(pk_columns=["id", "note"]), "doctor", "", Code.MISUSED))
+@pytest.mark.parametrize("changes", [{"pk_columns": ["id", "note"]}, {"table": "orders_view"}], ids=["key", "view"])
+def test_a_key_that_no_two_rows_share_is_not_questioned(meet: Meet, changes: dict[str, object]) -> None:
+    _, out, _ = meet(Mistake("", polling(**changes), "doctor", "", Code.MISUSED))
     assert "several rows" not in out
 
 
@@ -597,6 +634,29 @@ def test_a_driver_that_is_not_installed_is_named_with_its_extra(tmp_path: Path) 
     )
     assert (done.returncode, done.stdout) == (Exit.MISCONFIGURED, "")
     assert "named 'pymysql'): pip install \"azure-functions-db[mysql]\" [AZFDB-103]\n" in done.stderr
+
+
+def test_a_command_that_is_interrupted_while_it_loads_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([AZFDB, "status"], env=settings, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.INTERRUPTED, "", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_does_not_fit_is_a_line(unbuffered: str) -> None:
+    settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [AZFDB, "schema", "error"],
+            env=settings,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (Exit.FAILED, "azfdb: No space left on device\n")
 
 
 @pytest.mark.parametrize("mistake", [AT_IMPORT[0], AT_IMPORT[2], AT_IMPORT[4]], ids=named)

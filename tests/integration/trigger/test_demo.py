@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +31,16 @@ def test_the_demo_survives_its_crash_and_tells_its_story(columns: int) -> None:
     assert numbers, lines[-1]
     assert int(numbers[1]) == int(numbers[2]) + int(numbers[3]) + 1
     assert max(len(line) for line in lines[:-1]) <= columns
+
+
+def test_a_demo_that_is_interrupted_says_nothing_and_leaves_nobody_behind() -> None:
+    command = [str(Path(sys.executable).with_name("azfdb")), "demo"]
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unbuffered, start_new_session=True
+    ) as demo:
+        assert demo.stdout is not None
+        next(line for line in demo.stdout if "has the lease" in line)  # it is at work, not only about to begin
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        _, complaints = demo.communicate(timeout=60)  # ends when the last one who could write has ended
+    assert (demo.returncode, complaints) == (130, "")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
 
 from azure_functions_db.cli.logs import JsonLines, Lines
 from azure_functions_db.core.errors import FetchError, HandlerError
+from azure_functions_db.core.types import NullCursors
 
 
 def record(message: str = "told", raising: BaseException | None = None, **extra: Any) -> logging.LogRecord:
@@ -85,6 +87,22 @@ def test_no_traceback_shows_a_secret_of_what_led_to_it() -> None:
         line = form.format(record("handler_failed", error))
         assert "mysql://ann:***@host" in line
         assert "hush" not in line
+
+
+def test_a_line_with_a_secret_is_named_but_not_shown() -> None:
+    failure = raised(ValueError("no order"))
+    try:
+        raise ValueError("password=hush")  # noqa: TRY301 - the line is what matters
+    except ValueError as caught:
+        failure = caught
+    told = Lines(coloured=False).format(record(raising=raised(HandlerError("The handler failed"), failure)))
+    assert "hush" not in told
+    assert re.search(r'ValueError: password=\*\*\*\n +File ".*test_logs.py", line \d+: a secret is written into', told)
+
+
+def test_what_a_source_warns_of_is_told() -> None:
+    told = Lines(coloured=False).format(record("null_cursor_rows", **NullCursors(2).log_fields()))
+    assert told.endswith("null_cursor_rows  2 row(s) are never delivered, because their cursor is NULL: fill it in")
 
 
 def test_the_library_s_own_errors_are_a_line() -> None:

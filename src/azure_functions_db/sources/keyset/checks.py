@@ -31,7 +31,7 @@ def checked_up(plan: Plan, connection: Connection) -> Iterator[Finding]:
     """Look at the index, the cursor and the clock of a source's database."""
     yield _index(plan, connection)
     yield _cursor_type(plan)
-    yield from _key(plan)
+    yield from _key(plan, connection)
     yield _recurring_values(plan, connection)
     yield _null_cursors(plan, connection)
     yield from unread_tombstones(plan, connection)
@@ -157,17 +157,26 @@ def _takes_the_highest_and_one_more(plan: Plan, connection: Connection) -> bool:
     return any(highest.search(sql) for sql in connection.execute(triggers, {"name": plan.definition.table}).scalars())
 
 
-def _key(plan: Plan) -> Iterator[Finding]:
+def _key(plan: Plan, connection: Connection) -> Iterator[Finding]:
     """Tell of key columns that several rows may share: of two rows with one cursor value, too, only one is read."""
-    names = plan.definition.pk_columns
-    if plan.shape.tells_keys and not plan.shape.is_key(names):
-        own = [column.name for column in plan.shape.table.primary_key.columns] if plan.shape.table is not None else []
+    names, shape = plan.definition.pk_columns, plan.shape
+    if not shape.is_key(names) and (shape.tells_keys or _is_table(plan, connection)):
+        own = [column.name for column in shape.table.primary_key.columns] if shape.table is not None else []
+        unique = f"a unique index on ({', '.join(names)})"
         yield Finding(
             "key",
             "warning",
             f"several rows may share a value of {', '.join(names)}: of those with one cursor value, one is read",
-            f"pk_columns={own}, or a unique index on ({', '.join(names)})",
+            f"pk_columns={own}, or {unique}" if own else unique,
         )
+
+
+def _is_table(plan: Plan, connection: Connection) -> bool:
+    """Tell whether it is a table that is polled: of a view nobody knows what tells its rows apart."""
+    from sqlalchemy import inspect
+
+    definition = plan.definition
+    return plan.shape.is_reflected and definition.table in inspect(connection).get_table_names(definition.schema)
 
 
 def _kind(plan: Plan) -> TypeEngine[Any]:

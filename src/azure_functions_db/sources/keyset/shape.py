@@ -129,7 +129,8 @@ def _unique_columns(table: Table) -> list[list[str]]:
     rules = [one for one in table.constraints if isinstance(one, PrimaryKeyConstraint | UniqueConstraint)]
     indexes = [index for index in table.indexes if index.unique and not is_partial(index)]
     indexes = [index for index in indexes if len(index.expressions) == len(index.columns)]
-    return [[column.name for column in rule.columns] for rule in [*rules, *indexes]]
+    # A table without a primary key is described with an empty one.
+    return [[column.name for column in rule.columns] for rule in [*rules, *indexes] if len(rule.columns)]
 
 
 def is_partial(index: Index) -> bool:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 from azure_functions_db.core.config import expanded
-from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
+from azure_functions_db.core.errors import Code, ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.types import AdapterCapability, Backlog, Finding, SourceDescriptor
 from azure_functions_db.sources.stream import OnPositionLost, Place, SnapshotMode, StreamReader
@@ -257,7 +257,8 @@ class MongoChangeStreamSource:
             from azure_functions_db.sources.mongo.log import MongoLog, MongoOptions, reading
         except ModuleNotFoundError:
             raise SourceConfigurationError(
-                'MongoChangeStreamSource needs the package pymongo: pip install "azure-functions-db[mongo]"'
+                'MongoChangeStreamSource needs the package pymongo: pip install "azure-functions-db[mongo]"',
+                code=Code.PACKAGE_MISSING,
             ) from None
         with reading(self.name):
             return MongoLog(self, self._connected(), MongoOptions(**self._options))
