@@ -40,10 +40,10 @@ class PageAhead:
         return cls(position, page, is_here=True)
 
     @classmethod
-    def begin(cls, position: Position, read: Callable[[], FetchResult]) -> Self | None:
-        """Read the page in another thread from now on; None where the process ends and no thread can be had."""
+    def begin(cls, position: Position, read: Callable[[], FetchResult], *, at_once: bool) -> Self | None:
+        """Read the page in another thread, see `in_background`; None where the process ends and none can be had."""
         try:
-            return cls(position, in_background(read), is_here=False)
+            return cls(position, in_background(read, at_once=at_once), is_here=False)
         except RuntimeError:
             return None
 

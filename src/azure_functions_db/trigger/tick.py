@@ -7,6 +7,7 @@ import math
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -98,6 +99,14 @@ class Pace:
     def waited(self) -> float:
         """For how long reads or handler wait each time: now and then, everybody waits for a busy machine."""
         return max(min(self.fetch_waits), min(self.handler_waits))
+
+    @property
+    def is_read_at_once(self) -> bool:
+        """Whether the next page had better be asked for before the handler is called: it waits less than a read does.
+
+        A handler that waits for long lets the read begin by that, and is not kept from beginning itself.
+        """
+        return min(self.fetch_waits) > min(self.handler_waits)
 
 
 class Tick:
@@ -452,7 +461,8 @@ class Tick:
             and self._reader.reads_ahead
         ):
             position = batch.after.position
-            self._ahead = PageAhead.begin(position, lambda: self._page(position, self._page_size, None))
+            read = partial(self._page, position, self._page_size, None)
+            self._ahead = PageAhead.begin(position, read, at_once=self._pace.is_read_at_once)
 
     def _read(self, position: Position, limit: int, search: Search | None, spent: dict[Stage, float]) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
