@@ -43,10 +43,10 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 def in_background(work: Callable[[], T], *, at_once: bool) -> Future[T]:
-    """Do blocking work in a thread, with this context: from the moment at which the caller waits for something, or at once.
+    """Do blocking work in a thread, with this context; it begins when the caller waits for something, or at once.
 
-    At once means to wait until it has begun, which hands it the interpreter until it blocks for the first time: a query is
-    under way before the caller goes on to compute. What does not block then, as SQLite does not, gives it back at its end.
+    At once means to wait until it has begun, which hands it the interpreter until it blocks for the first time: a query
+    is under way before the caller goes on to compute. What never blocks, as SQLite, gives it back only at its end.
     """
     if not at_once:
         return _threads().submit(contextvars.copy_context().run, work)
