@@ -42,12 +42,14 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
 
 
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Begin blocking work in a thread, with this context, and return once it has begun.
+def in_background(work: Callable[[], T], *, at_once: bool) -> Future[T]:
+    """Do blocking work in a thread, with this context; it begins when the caller waits for something, or at once.
 
-    To wait for that hands it the interpreter until it blocks for the first time: a query is under way before the
-    caller goes on to compute.
+    At once means to wait until it has begun, which hands it the interpreter until it blocks for the first time: a query
+    is under way before the caller goes on to compute. What never blocks, as SQLite, gives it back only at its end.
     """
+    if not at_once:
+        return _threads().submit(contextvars.copy_context().run, work)
     begun = threading.Event()
 
     def run() -> T:

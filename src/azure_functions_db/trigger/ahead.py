@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from azure_functions_db.core.bridge import in_background
 
@@ -11,10 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from azure_functions_db.core.types import FetchResult, Position
+    from azure_functions_db.trigger.normalizers import EarlyEvents
 
 
 WORTHWHILE_SECONDS = 0.0003
 """Where nobody waits for longer than this nothing is gained: for two threads to take turns costs a third of it."""
+
+
+class Page(NamedTuple):
+    """What a source gave, and its events where they are made already."""
+
+    result: FetchResult
+    events: EarlyEvents | None = None
 
 
 class PageAhead:
@@ -23,7 +31,7 @@ class PageAhead:
     What became of it counts only then: one that could not be read is read again in its turn, and that tells why.
     """
 
-    def __init__(self, position: Position, page: Future[FetchResult], *, is_here: bool) -> None:
+    def __init__(self, position: Position, page: Future[Page], *, is_here: bool) -> None:
         self._position = position
         self._page = page
         self.is_here = is_here
@@ -32,22 +40,22 @@ class PageAhead:
     @classmethod
     def read(cls, position: Position, read: Callable[[], FetchResult]) -> Self:
         """Read the page here and now."""
-        page: Future[FetchResult] = Future()
+        page: Future[Page] = Future()
         try:
-            page.set_result(read())
+            page.set_result(Page(read()))
         except Exception as error:  # noqa: BLE001 - told in its turn
             page.set_exception(error)
         return cls(position, page, is_here=True)
 
     @classmethod
-    def begin(cls, position: Position, read: Callable[[], FetchResult]) -> Self | None:
-        """Read the page in another thread from now on; None where the process ends and no thread can be had."""
+    def begin(cls, position: Position, read: Callable[[], Page], *, at_once: bool) -> Self | None:
+        """Read the page in another thread, see `in_background`; None where the process ends and none can be had."""
         try:
-            return cls(position, in_background(read), is_here=False)
+            return cls(position, in_background(read, at_once=at_once), is_here=False)
         except RuntimeError:
             return None
 
-    def at(self, position: Position) -> FetchResult | None:
+    def at(self, position: Position) -> Page | None:
         """Wait for the page and return it; None where it belongs elsewhere, or could not be read."""
         self.wait()
         is_wanted = self._position == position and self._page.exception() is None

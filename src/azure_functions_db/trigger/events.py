@@ -26,6 +26,7 @@ import datetime as dt
 import re
 import struct
 from bisect import bisect
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -71,42 +72,54 @@ class Identities:
         """Return a SHA-256 over source, operation, cursor and key for each change, in order."""
         prefix = f"{self._source.name}\x1f{self._source.fingerprint}"
         copies = {op: sha256(f"{prefix}\x1f{op}\x1f".encode()).copy for op in set(self._operations)}
-        changes = self._changes()
+        heads, tails = self._parts()
         for place, revision in self.revisions.items():
-            changes[place] += f"\x1f{revision}".encode()
+            tails[place] += f"\x1f{revision}".encode()
         made = []
-        for begun, change in zip(map(copies.__getitem__, self._operations), changes, strict=True):
+        # To hash a change in two parts takes less than to join them before.
+        for begun, head, tail in zip(map(copies.__getitem__, self._operations), heads, tails, strict=True):
             digest = begun()
-            digest.update(change)
+            digest.update(head)
+            digest.update(tail)
             made.append(digest.hexdigest())
         self.made = made
         return made
 
-    def _changes(self) -> list[bytes]:
-        # Joined before they are hashed, step by step over the whole batch: quicker than one loop for it all.
-        return list(map(b"\x1f".join, zip(_bytes_of(self._cursors), _bytes_of(self._keys), strict=True)))
+    def _parts(self) -> tuple[Iterable[bytes], list[bytes]]:
+        """Return the bytes of each change, in two parts."""
+        return _bytes_of(self._cursors), list(_bytes_of(self._keys, b"\x1f"))
 
 
 class PositionIdentities(Identities):
     """The stable ids of changes that have a position of their own: two changes of one row never share it."""
 
-    def _changes(self) -> list[bytes]:
-        return [b"\x1e" + position.encode() for position in self._cursors]
+    def _parts(self) -> tuple[Iterable[bytes], list[bytes]]:
+        return [b"\x1e"] * len(self._cursors), [position.encode() for position in self._cursors]
 
 
-def _bytes_of(values: Sequence[Any]) -> Iterable[bytes]:
-    """Return the byte form of each value, quicker where they are all of a common kind."""
+def _bytes_of(values: Sequence[Any], lead: bytes = b"") -> Iterable[bytes]:
+    """Return the byte form of each value behind what leads it, quicker where they are all of a common kind."""
     kinds = set(map(type, values))
     if kinds == {int}:
-        return [b"%d" % value for value in values]
-    if kinds == {str}:
-        return _texts(values)
-    if kinds == {dt.datetime} and all(map(_is_utc, {value.tzinfo for value in values})):
-        return [reduced[1][0] for reduced in map(_reduced, values)] if _IS_REDUCED_ALIKE else map(_moment, values)
+        # All at once and then line by line takes a quarter less than one by one.
+        line = lead + b"%d\n"
+        return (line * len(values) % tuple(values)).splitlines()
     if kinds == {tuple} and len(set(map(len, values))) == 1 and values[0]:
         # Column by column, as composite keys are all alike.
-        return map(b"\x1f".join, zip(*map(_bytes_of, zip(*values, strict=True)), strict=True))
-    return map(byte_form, values)
+        first, *others = zip(*values, strict=True)
+        columns = _bytes_of(first, lead), *(_bytes_of(other, b"\x1f") for other in others)
+        return map(b"".join, zip(*columns, strict=True))
+    forms = _texts(values) if kinds == {str} else _moments(values) if kinds == {dt.datetime} else map(byte_form, values)
+    return map(lead.__add__, forms) if lead else forms
+
+
+def _moments(values: Sequence[dt.datetime]) -> Iterable[bytes]:
+    if _IS_REDUCED_ALIKE:
+        with suppress(ValueError):  # those with a zone have a second part
+            return [state for _, (state,) in map(_reduced, values)]
+    if not all(map(_is_utc, {value.tzinfo for value in values})):
+        return map(_datetime, values)
+    return [reduced[1][0] for reduced in map(_reduced, values)] if _IS_REDUCED_ALIKE else map(_moment, values)
 
 
 def byte_form(value: Any) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,16 +33,8 @@ class Sample:
     lag_seconds: int | None = None
     """At the end of it, where the source can tell."""
 
-    def plus(self, other: Self) -> Self:
-        """Return both together, of which the other one is the younger."""
-        *counted, lag = _counters(self)
-        *more, newer = _counters(other)
-        sums: list[Any] = [min(_MOST, one + two) for one, two in zip(counted, more, strict=True)]
-        sums.append(lag if newer is None else min(_MOST, newer))
-        return type(self)(*sums)
 
-
-# With each batch four times: `dataclasses.astuple` takes ten times as long.
+# With each batch: `dataclasses.astuple` takes ten times as long.
 _counters: Final = attrgetter(*(counter.name for counter in fields(Sample)))
 
 
@@ -65,29 +57,37 @@ _TIERS: Final = (MINUTES, HOURS)
 def noted(history: object, at: dt.datetime, sample: Sample) -> dict[str, str]:
     """Return the history with a sample added to the present minute and hour; one that cannot be read begins anew."""
     texts: Mapping[Any, Any] = history if isinstance(history, dict) else {}
-    return {tier.name: _with(tier, texts.get(tier.name), at, sample) for tier in _TIERS}
+    seconds, counters = int(at.timestamp()), _counters(sample)
+    return {tier.name: _with(tier, texts.get(tier.name), [seconds // tier.seconds, *counters]) for tier in _TIERS}
 
 
 def samples(history: object, tier: Tier) -> list[tuple[dt.datetime, Sample]]:
     """Return the slots of a tier that something was noted in, the oldest first; what cannot be read is left out."""
     text = history.get(tier.name) if isinstance(history, dict) else None
     read = [_read(slot) for slot in text.split(";")[: tier.slots]] if isinstance(text, str) else []
-    found = {number: sample for number, sample in filter(None, read) if 0 < number * tier.seconds < _END_OF_TIME}
+    found = {
+        number: Sample(*counters)
+        for number, *counters in filter(None, read)
+        if 0 < number * tier.seconds < _END_OF_TIME
+    }
     return [(dt.datetime.fromtimestamp(number * tier.seconds, dt.UTC), found[number]) for number in sorted(found)]
 
 
 _END_OF_TIME: Final = dt.datetime(9999, 1, 1, tzinfo=dt.UTC).timestamp()
 
 
-def _with(tier: Tier, text: object, at: dt.datetime, sample: Sample) -> str:
-    number = int(at.timestamp()) // tier.seconds
+# A slot is a list of its number, the counters and the lag while it is added to: with each batch, which makes no sample.
+_Slot = list[Any]
+
+
+def _with(tier: Tier, text: object, slot: _Slot) -> str:
     newest, _, older = text.partition(";") if isinstance(text, str) else ("", "", "")
     last = _read(newest)
     if last is None:
-        return _written(number, sample)
-    if last[0] >= number:  # a clock that went back goes on in the slot that is there
-        return _cut(tier, f"{_written(last[0], last[1].plus(sample))};{older}")
-    return _cut(tier, f"{_written(number, sample)};{newest};{older}")
+        return _written(slot)
+    if last[0] >= slot[0]:  # a clock that went back goes on in the slot that is there
+        return _cut(tier, f"{_written(_sum(last, slot))};{older}")
+    return _cut(tier, f"{_written(slot)};{newest};{older}")
 
 
 def _cut(tier: Tier, text: str) -> str:
@@ -98,16 +98,26 @@ def _cut(tier: Tier, text: str) -> str:
     return text.rstrip(";")
 
 
-def _read(slot: str) -> tuple[int, Sample] | None:
-    """Return a slot's number and counters, None for what is none."""
+def _sum(slot: _Slot, younger: _Slot) -> _Slot:
+    """Return both together, in the place of the first."""
+    number, *counted, lag = slot
+    _, *more, newer = younger
+    sums = [min(_MOST, one + two) for one, two in zip(counted, more, strict=True)]
+    return [number, *sums, lag if newer is None else min(_MOST, newer)]
+
+
+def _read(text: str) -> _Slot | None:
+    """Return a slot, None for what is none."""
     try:
-        number, rows, batches, failures, fetch, handler, commit, lag = slot.split(",")
-        values: list[Any] = [int(text, 16) for text in (rows, batches, failures, fetch, handler, commit)]
-        values.append(int(lag, 16) if lag else None)
-        return int(number, 16), Sample(*values)
+        number, *counters, lag = text.split(",")
+        slot = [int(number, 16), *[int(counter, 16) for counter in counters], int(lag, 16) if lag else None]
+        return slot if len(slot) == _PARTS else None
     except ValueError:
         return None
 
 
-def _written(number: int, sample: Sample) -> str:
-    return ",".join("" if value is None else f"{max(0, value):x}" for value in (number, *_counters(sample)))
+def _written(slot: _Slot) -> str:
+    return ",".join(["" if value is None else f"{max(0, value):x}" for value in slot])
+
+
+_PARTS: Final = 1 + len(fields(Sample))

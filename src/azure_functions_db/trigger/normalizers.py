@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
@@ -14,7 +14,7 @@ from azure_functions_db.trigger.events import Identities, OpenRowChange, Positio
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from azure_functions_db.core.types import Operation, RawRecord, SourceDescriptor
+    from azure_functions_db.core.types import FetchResult, Operation, RawRecord, SourceDescriptor
 
 
 class Normalizer(Protocol):
@@ -168,7 +168,7 @@ def normalized(
     revisions: Mapping[int, str] | None = None,
 ) -> list[RowChange]:
     """Return the events of a batch, each carrying the batch's metadata; see `FetchResult` for ``revisions``."""
-    shared, revised = MappingProxyType(dict(metadata)), revisions or {}
+    shared, revised = MappingProxyType(metadata), revisions or {}
     try:
         if isinstance(normalizer, ChangeNormalizer):
             return normalizer.batch(records, source, shared)
@@ -181,6 +181,27 @@ def normalized(
         raise SerializationError(f"A record has no column {missing}", source=source.name) from missing
     except Exception as error:
         raise SerializationError(f"The normalizer failed: {type(error).__name__}: {error}") from error
+
+
+class EarlyEvents:
+    """The events of a page that was read ahead, made before anything is known of their batch."""
+
+    def __init__(self, events: list[RowChange], metadata: dict[str, Any]) -> None:
+        self._events = events
+        self._metadata = metadata
+
+    @classmethod
+    def made(cls, normalizer: Normalizer, page: FetchResult, source: SourceDescriptor) -> Self | None:
+        """Make them; None where that is a user's code, which expects the thread of the tick."""
+        if not isinstance(normalizer, ChangeNormalizer | RecordNormalizer):
+            return None
+        metadata: dict[str, Any] = {}
+        return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)
+
+    def of(self, metadata: Mapping[str, Any]) -> list[RowChange]:
+        """Return them as those of the batch that its metadata tells of."""
+        self._metadata.update(metadata)
+        return self._events
 
 
 def _joined(event: object, metadata: Mapping[str, Any], revision: str | None) -> RowChange:

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -46,13 +47,13 @@ from azure_functions_db.core.signals import (
     TickStarted,
 )
 from azure_functions_db.core.types import FetchResult
-from azure_functions_db.trigger.ahead import WORTHWHILE_SECONDS, PageAhead
+from azure_functions_db.trigger.ahead import WORTHWHILE_SECONDS, Page, PageAhead
 from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
 from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
 from azure_functions_db.trigger.history import Sample
 from azure_functions_db.trigger.lease import Lease, TickCancelled
 from azure_functions_db.trigger.linger import Linger
-from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.trigger.normalizers import EarlyEvents, normalized
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.errors import DbError
     from azure_functions_db.core.ports import ChangeReader
     from azure_functions_db.core.signals import Observers, TickSignal
-    from azure_functions_db.core.types import Position
+    from azure_functions_db.core.types import Position, SourceDescriptor
     from azure_functions_db.trigger.batch import Search
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
@@ -98,6 +99,14 @@ class Pace:
     def waited(self) -> float:
         """For how long reads or handler wait each time: now and then, everybody waits for a busy machine."""
         return max(min(self.fetch_waits), min(self.handler_waits))
+
+    @property
+    def is_read_at_once(self) -> bool:
+        """Whether the next page had better be asked for before the handler is called: it waits less than a read does.
+
+        A handler that waits for long lets the read begin by that, and is not kept from beginning itself.
+        """
+        return min(self.fetch_waits) > min(self.handler_waits)
 
 
 class Tick:
@@ -405,7 +414,8 @@ class Tick:
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop
-        result = self._due(checkpoint.position, search, spent) or self._read(checkpoint.position, limit, search, spent)
+        page = self._due(checkpoint.position, search, spent)
+        result, early = page or Page(self._read(checkpoint.position, limit, search, spent))
         for fact in result.facts if result.records or not self._has_rested else ():
             self._say(SourceReported, fact=fact)
         if not result.records:
@@ -427,10 +437,10 @@ class Tick:
             start=None if result.start is None else Checkpoint.of(result.start),
         )
         self._batch = batch
-        self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result), batch.id)
+        self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result, early), batch.id)
         return batch
 
-    def _due(self, position: Position, search: Search | None, spent: dict[Stage, float]) -> FetchResult | None:
+    def _due(self, position: Position, search: Search | None, spent: dict[Stage, float]) -> Page | None:
         """Return the page behind a position if it was read ahead; what was read for another one is thrown away."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
@@ -452,7 +462,12 @@ class Tick:
             and self._reader.reads_ahead
         ):
             position = batch.after.position
-            self._ahead = PageAhead.begin(position, lambda: self._page(position, self._page_size, None))
+            read = partial(self._page_with_events, position)
+            self._ahead = PageAhead.begin(position, read, at_once=self._pace.is_read_at_once)
+
+    def _page_with_events(self, position: Position) -> Page:
+        page = self._page(position, self._page_size, None)
+        return Page(page, EarlyEvents.made(self._settings.normalizer, page, self._whole))
 
     def _read(self, position: Position, limit: int, search: Search | None, spent: dict[Stage, float]) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
@@ -484,7 +499,7 @@ class Tick:
             self._reader = self._source.open() or self._source
         return self._reader
 
-    def _make_events(self, batch: Batch, result: FetchResult) -> None:
+    def _make_events(self, batch: Batch, result: FetchResult, early: EarlyEvents | None) -> None:
         """Make the events of a page, and the checkpoint to write after them."""
         settings, fetched_at = self._settings, self._settings.now()
         metadata = {
@@ -493,7 +508,7 @@ class Tick:
             "fetched_at": fetched_at,
             "consumer": settings.consumer,
         }
-        events = self._events_of(result, metadata)
+        events = early.of(metadata) if early is not None else self._events_of(result, metadata)
         undecodable = {events[place].event_id: reason for place, reason in result.undecodable.items()}
         if undecodable and settings.quarantine is None:
             raise undeliverable(events, undecodable)
@@ -501,8 +516,12 @@ class Tick:
         batch.after = batch.before.after(batch.after, batch.id, fetched_at, len(events))
 
     def _events_of(self, result: FetchResult, metadata: Mapping[str, Any]) -> list[RowChange]:
-        source = self._descriptor.whole or self._descriptor
-        return normalized(self._settings.normalizer, result.records, source, metadata, result.revisions)
+        return normalized(self._settings.normalizer, result.records, self._whole, metadata, result.revisions)
+
+    @property
+    def _whole(self) -> SourceDescriptor:
+        """The source whose events these are."""
+        return self._descriptor.whole or self._descriptor
 
     def _search_after(self, checkpoint: Checkpoint) -> Search | None:  # noqa: ARG002 - see IsolatingTick
         """Return the search for poison rows that a checkpoint tells of; there is none without a quarantine."""
@@ -773,7 +792,7 @@ class Tick:
         if self._ahead is None:
             self._ahead = PageAhead.read(position, lambda: self._page(position, self._page_size, None))
         page = self._ahead.at(position)
-        return page is None or bool(page.records)
+        return page is None or bool(page.result.records)
 
     def _has_time(self, seconds: float) -> bool:
         """Tell whether something that takes so long would end within the time budget."""

@@ -2,21 +2,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, RowsFailed
+from azure_functions_db.core import bridge
+from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger import tick
+from azure_functions_db.trigger.events import RowChange
 from tests.unit.trigger.poller import Collected, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from azure_functions_db.core.types import CheckpointJson
+    from azure_functions_db.trigger.handler import PollContext
 
 PATIENCE = 30
 
@@ -293,3 +297,83 @@ def test_who_waits_now_and_then_waits_for_the_machine_and_who_waits_each_time_fo
         pace.handler_waits.append(waited)
         told.append(pace.waited)
     assert told == [0.0, 0.0, 0.0, 0.0, 0.3]
+
+
+def test_a_page_is_asked_for_at_once_where_a_read_waits_longer_than_the_handler() -> None:
+    pace = tick.Pace()
+    told = []
+    for fetched, handled in ((0.0, 0.0), (0.02, 0.5), (0.01, 0.0), (0.03, 0.5), (0.02, 0.5), (0.02, 0.5)):
+        pace.fetch_waits.append(fetched)
+        pace.handler_waits.append(handled)
+        told.append(pace.is_read_at_once)
+    assert told == [False, False, False, True, True, False]
+
+
+def test_a_handler_that_waits_does_not_wait_for_the_page_to_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, called = Book(20), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        busy = threads.submit(called.wait, PATIENCE)  # nobody can begin to read before the handler was called
+        monkeypatch.setattr(bridge, "_threads", lambda: threads)
+        monkeypatch.setattr(tick.Pace, "is_read_at_once", False)
+        assert run(poller(book, batch_size=10, max_batches_per_tick=10), lambda _events: called.set()) == 20
+        assert busy.result()
+    assert book.pages == [(0, False), (10, True)]
+
+
+def test_a_page_that_is_asked_for_at_once_is_begun_before_the_handler_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book, begun = Book(20), list[bool]()
+    begin = bridge.in_background
+
+    def held(work: Callable[[], Any], *, at_once: bool) -> Any:
+        page = begin(work, at_once=at_once)
+        begun.append(page.running())
+        book.held.set()
+        return page
+
+    book.held.clear()
+    monkeypatch.setattr("azure_functions_db.trigger.ahead.in_background", held)
+    monkeypatch.setattr(tick.Pace, "is_read_at_once", True)
+    run(poller(book, batch_size=10, max_batches_per_tick=10), Collected())
+    assert begun == [True]
+
+
+def test_events_of_a_page_that_was_read_ahead_tell_of_their_own_batch() -> None:
+    book, batches = Book(30), list[str]()
+
+    def handler(events: list[RowChange], context: PollContext) -> None:
+        assert {event.metadata["batch_id"] for event in events} == {context.batch_id}
+        assert [event.metadata["attempt"] for event in events] == [1] * 10
+        with pytest.raises(TypeError):
+            events[0].metadata["attempt"] = 2  # type: ignore[index]
+        batches.append(context.batch_id)
+
+    run(poller(book, batch_size=10, max_batches_per_tick=10), handler)
+    assert (len(set(batches)), book.ahead) == (3, [10, 20])
+
+
+def test_a_normalizer_of_the_user_is_called_by_the_tick_itself() -> None:
+    book, handler, threads = Book(30), Collected(), set[int]()
+
+    def normalize(record: dict[str, Any], source: SourceDescriptor) -> RowChange:
+        threads.add(threading.get_ident())
+        return RowChange(None, "upsert", source, record["id"], {"id": record["id"]})
+
+    run(poller(book, batch_size=10, max_batches_per_tick=10, normalizer=normalize), handler)
+    assert (handler.ids, book.ahead, threads) == (list(range(30)), [10, 20], {threading.get_ident()})
+
+
+def test_records_that_make_no_events_are_told_of_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, handler, store = Book(30), Collected(), MemoryStateStore()
+    whole = book._page
+
+    def torn(first: int, limit: int) -> FetchResult:
+        page = whole(first, limit)
+        return FetchResult([{}], page.next_checkpoint, page.more) if first == 10 else page
+
+    monkeypatch.setattr(book, "_page", torn)
+    with pytest.raises(SerializationError, match="no column 'id'"):
+        run(poller(book, store, batch_size=10, max_batches_per_tick=10), handler)
+    assert (handler.ids, position(store)) == (list(range(10)), {"cursor": 10})
+    assert book.pages == [(0, False), (10, True), (10, False)]
