@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ class Mutation:
         self._killers: defaultdict[Unit, list[str]] = defaultdict(list)
         self._failed = False
         self.results: list[Result] = []
+
+    def pytest_configure(self) -> None:
+        """Let a failure be just that: nobody reads which example was the smallest."""
+        import hypothesis  # not before pytest, which wants to rewrite it
+
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", hypothesis.settings.default, phases=phases, database=None)
+        hypothesis.settings.load_profile("mutants")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Record what is not known of the tests, then try each mutant."""
@@ -177,7 +186,7 @@ class Mutation:
         """Return who is asked: killers of its neighbours, then the rest as long as the time allows, file by file."""
         reaching = list(dict.fromkeys(chain.from_iterable(self._by_unit.get(u, ()) for u in _touched(mutant))))
         chosen, seconds = list[str](), 0.0
-        for name in reaching:
+        for name in _varied(reaching):
             seconds += self._seconds(name)
             if seconds > self._options.budget and len(chosen) >= _FEWEST:
                 break
@@ -216,6 +225,17 @@ class Mutation:
                 item.session._setupstate.teardown_exact(None)  # noqa: SLF001 - no database may be left behind
                 return Verdict.KILLED
         return Verdict.SURVIVED
+
+
+def _varied(names: Sequence[str]) -> list[str]:
+    """Return tests in their order, but one of each name first: what one has not seen, its variants seldom see."""
+    turns: Counter[str] = Counter()
+    ranked: list[tuple[int, str]] = []
+    for name in names:
+        bare = name.rpartition("::")[2].partition("[")[0]
+        ranked.append((turns[bare], name))
+        turns[bare] += 1
+    return [name for _, name in sorted(ranked, key=itemgetter(0))]
 
 
 def _unit_of(mutant: Mutant) -> Unit:
@@ -258,13 +278,15 @@ def _chosen(options: argparse.Namespace) -> list[Mutant]:
     found = [mutant for file in files for mutant in mutants_of(file)]
     if options.functions:
         found = [mutant for mutant in found if mutant.unit in options.functions]
+    if options.guards:
+        found = [mutant for mutant in found if mutant.edit.is_guard]
     if options.since:
         changed = dict(_changed_lines(options.since))
         found = [mutant for mutant in found if _is_changed(mutant, changed)]
     if options.sample and options.sample < len(found):
         picked = set(random.Random(options.seed).sample(range(len(found)), options.sample))
         found = [mutant for number, mutant in enumerate(found) if number in picked]
-    return found
+    return sorted(found, key=lambda mutant: not mutant.edit.is_guard)
 
 
 def _files_of(place: Path) -> Iterable[Path]:
@@ -318,6 +340,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     places = [HOME / name for name in PACKAGES]
     parser.add_argument("places", nargs="*", type=lambda text: Path(text).resolve(), default=places)
     parser.add_argument("--functions", type=lambda text: set(text.split(",")), help="only these, by their names")
+    parser.add_argument("--guards", action="store_true", help="no numbers, sums and keyword arguments")
     parser.add_argument("--since", metavar="REVISION", help="only lines that are new since then")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many, picked by --seed")
     parser.add_argument("--seed", type=int, default=0)
@@ -337,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.accepted = accepted_mutants(ACCEPTED)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(options.cache / "hypothesis"))
     mutation = Mutation(options, _chosen(options))
-    quiet = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--no-summary", "--hypothesis-seed=0"]
+    quiet = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--no-summary", "--tb=native", "--hypothesis-seed=0"]
     code = pytest.main([*quiet, "-k", options.expression, *options.tests], plugins=[mutation])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         return 2

@@ -10,8 +10,10 @@ from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseEr
 from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.trigger import ahead as ahead_module
 from azure_functions_db.trigger import tick
-from tests.unit.trigger.poller import Collected, poller, position, run
+from azure_functions_db.trigger.ahead import PageAhead
+from tests.unit.trigger.poller import Collected, ListSource, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -293,3 +295,36 @@ def test_who_waits_now_and_then_waits_for_the_machine_and_who_waits_each_time_fo
         pace.handler_waits.append(waited)
         told.append(pace.waited)
     assert told == [0.0, 0.0, 0.0, 0.0, 0.3]
+
+
+def test_a_page_that_belongs_elsewhere_is_not_taken_for_the_next_one() -> None:
+    page = FetchResult([{"id": 10}], {"cursor": 11})
+    ahead = PageAhead.read({"cursor": 10}, lambda: page)
+    assert ahead.at({"cursor": 20}) is None
+    assert ahead.at({"cursor": 10}) is page
+
+
+def test_what_was_handled_is_committed_though_asking_for_more_fails() -> None:
+    """A source that cannot tell whether more is waiting is asked before the commit."""
+
+    class Failing(ListSource):
+        def fetch(self, cursor: Any, batch_size: int) -> Any:
+            if self.fetches and cursor is not None:
+                raise FetchError("the table is locked")
+            return super().fetch(cursor, batch_size)
+
+    store, handler = MemoryStateStore(), Collected()
+    with pytest.raises(FetchError, match="locked"):
+        run(poller(Failing(20), store, batch_size=10, max_batches_per_tick=2), handler)
+    assert handler.ids == list(range(10))
+    assert position(store)["cursor"]["tiebreaker"] == {"id": 9}
+
+
+def test_where_no_thread_can_be_had_the_page_is_read_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_read: object) -> None:
+        raise RuntimeError("cannot start new thread at interpreter shutdown")
+
+    monkeypatch.setattr(ahead_module, "in_background", refused)
+    book = Book(20)
+    assert drained(book)[0] == list(range(20))
+    assert book.ahead == []
