@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +185,23 @@ class Mutation:
         """Return who is asked: killers of its neighbours, then the rest as long as the time allows, file by file."""
         reaching = list(dict.fromkeys(chain.from_iterable(self._by_unit.get(u, ()) for u in _touched(mutant))))
         chosen, seconds = list[str](), 0.0
-        for name in _varied(reaching):
-            seconds += self._seconds(name)
-            if seconds > self._options.budget and len(chosen) >= _FEWEST:
-                break
-            chosen.append(name)
+        for name in self._varied(reaching):
+            if seconds + self._seconds(name) <= self._options.budget or len(chosen) < _FEWEST:
+                chosen.append(name)
+                seconds += self._seconds(name)
         known = set(reaching)
         first = [name for name in dict.fromkeys(reversed(self._killers[_unit_of(mutant)])) if name in known][:10]
         return [*first, *sorted(set(chosen) - set(first), key=self._by_file(chosen))]
+
+    def _varied(self, names: Sequence[str]) -> list[str]:
+        """Return cheap tests first, and few of one name: what one of them has not seen, its variants seldom see."""
+        turns: Counter[str] = Counter()
+        costs: dict[str, float] = {}
+        for name in names:
+            bare = name.rpartition("::")[2].partition("[")[0]
+            turns[bare] += 1
+            costs[name] = self._reach.tests[name].cost * turns[bare] ** 2
+        return sorted(names, key=costs.__getitem__)
 
     def _by_file(self, names: Sequence[str]) -> Callable[[str], tuple[float, int]]:
         costs: defaultdict[str, list[float]] = defaultdict(list)
@@ -225,17 +233,6 @@ class Mutation:
                 item.session._setupstate.teardown_exact(None)  # noqa: SLF001 - no database may be left behind
                 return Verdict.KILLED
         return Verdict.SURVIVED
-
-
-def _varied(names: Sequence[str]) -> list[str]:
-    """Return tests in their order, but one of each name first: what one has not seen, its variants seldom see."""
-    turns: Counter[str] = Counter()
-    ranked: list[tuple[int, str]] = []
-    for name in names:
-        bare = name.rpartition("::")[2].partition("[")[0]
-        ranked.append((turns[bare], name))
-        turns[bare] += 1
-    return [name for _, name in sorted(ranked, key=itemgetter(0))]
 
 
 def _unit_of(mutant: Mutant) -> Unit:

@@ -89,3 +89,10 @@ def test_the_rate_fades_over_five_minutes_and_never_grows_by_a_clock_that_goes_b
     assert unmeasured.rows_per_second == 1.0
     undated = Checkpoint(notes={"rows_per_second": 1.0}).after(Checkpoint(), "batch_2", NOON, 300)
     assert undated.rows_per_second == 1.0
+
+
+def test_what_a_source_leaves_empty_is_no_news() -> None:
+    checkpoint = Checkpoint({"cursor": 1, "boundary": {"rows": "…"}})
+    assert not checkpoint.has_news(Checkpoint({"cursor": 1, "boundary": None}))
+    assert checkpoint.has_news(Checkpoint({"cursor": 2, "boundary": None}))
+    assert checkpoint.has_news(Checkpoint({"cursor": 1, "horizon": {}}))
