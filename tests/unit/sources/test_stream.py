@@ -6,9 +6,10 @@ import logging
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
-from azure_functions_db import PositionLostError
-from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db import EngineProvider, PositionLostError, SqlAlchemySource
+from azure_functions_db.core.errors import DbConnectionError, FetchError, SourceConfigurationError
 from azure_functions_db.core.types import Change
 from azure_functions_db.sources.stream import (
     LogPage,
@@ -88,7 +89,9 @@ class Shelf:
             return None
         first = 0 if after is None else int(after)
         end = min(first + limit, self.tables[table])
-        changes = [Change("upsert", f"{table} {number}", {"id": number}, {"id": number}) for number in range(first, end)]
+        changes = [
+            Change("upsert", f"{table} {number}", {"id": number}, {"id": number}) for number in range(first, end)
+        ]
         value = self.joined.get(first, position["value"])
         return RowsPage(changes, {"value": value}, end if end < self.tables[table] else None)
 
@@ -168,6 +171,7 @@ def test_who_wants_the_tables_alone_gets_nothing_of_the_log() -> None:
     told, _, checkpoints = read_through(reader, 3)
     assert told == ["a 0", "b 0"]
     assert [checkpoint["cursor"].get("over", False) for checkpoint in checkpoints] == [False, True, True]
+    assert checkpoints[1] == checkpoints[2], "where the log is by now is nobody's business"
     assert reader.fetch_changes(checkpoints[0], 2).more is False
     reader.acknowledge(checkpoints[-1])
     assert log.acknowledged == []
@@ -262,3 +266,39 @@ def test_a_word_that_is_none_of_those_that_are_taken_is_refused() -> None:
     check_choice("snapshot", "never", ["initial", "never"])
     with pytest.raises(SourceConfigurationError, match=r"snapshot= must be one of 'initial', 'never', not 'nevre'"):
         check_choice("snapshot", "nevre", ["initial", "never"])
+
+
+@pytest.mark.parametrize(("options", "named"), [({}, "shelf"), ({"source": "orders"}, "orders")])
+def test_what_goes_wrong_underneath_is_an_error_that_a_poller_knows(options: dict[str, Any], named: str) -> None:
+    class Broken(Shelf):
+        def changes(self, position: LogPosition, limit: int) -> LogPage:
+            raise DbConnectionError("reset by peer")
+
+        def acknowledge(self, position: LogPosition) -> None:
+            raise DbConnectionError("reset by peer")
+
+    broken, checkpoint = stream(Broken(a=1, b=1), **options), {"cursor": {"value": "5"}}
+    with pytest.raises(FetchError, match="reset by peer") as unread:
+        broken.fetch_changes(checkpoint, 2)
+    with pytest.raises(FetchError, match="reset by peer") as unacknowledged:
+        broken.acknowledge(checkpoint)
+    assert (unread.value.source, unacknowledged.value.source) == (named, named)
+
+
+def test_rows_of_a_table_are_read_on_after_their_key(sqlite_database: str, provider: EngineProvider) -> None:
+    engine = create_engine(sqlite_database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id integer PRIMARY KEY, item text)"))
+        connection.execute(text("INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (3, 'c')"))
+    engine.dispose()
+    rows = SqlAlchemySource(
+        url=sqlite_database, table="orders", cursor_column="id", pk_columns=["id"], engine_provider=provider
+    )
+    first = RowsPage.of(rows, {"value": "7"}, "orders", ["id"], None, 2)
+    assert [(change.key, change.position) for change in first.changes] == [
+        ({"id": 1}, "snapshot 7 orders [1]"),
+        ({"id": 2}, "snapshot 7 orders [2]"),
+    ]
+    assert first.changes[0].metadata == {"table": "orders", "snapshot": True}
+    last = RowsPage.of(rows, {"value": "7"}, "orders", ["id"], first.after, 2)
+    assert ([change.after for change in last.changes], last.after) == ([{"id": 3, "item": "c"}], None)

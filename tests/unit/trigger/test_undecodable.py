@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,8 @@ from azure_functions_db.core.errors import CommitError, HandlerError, Serializat
 from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.trigger.batch import Batch, Checkpoint
+from azure_functions_db.trigger.events import RowChange
 from tests.unit.trigger.poller import Collected, poller, position, run
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import CheckpointJson, QuarantinedRow
 
+NOON = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)
 DEEP = 600  # more than functions can call each other for, less than the encoder of JSON can take
 
 
@@ -167,17 +171,65 @@ def test_a_search_for_poison_finds_its_row_among_them(store: MemoryStateStore, s
     assert len(poison.traceback) == 8_001
 
 
-def test_a_document_nested_too_deeply_is_put_aside_as_a_text(store: MemoryStateStore, sink: Sink) -> None:
+def batch_of(*rows: dict[str, Any], **facts: Any) -> Batch:
+    events = [
+        RowChange(f"e{row['id']}", "upsert", Numbers.source_descriptor, row["id"], {"id": row["id"]}, None, row)
+        for row in rows
+    ]
+    before = Checkpoint()
+    return Batch(
+        id="batch_1", before=before, after=before, more=False, began=0.0, attempts=3, spent={}, events=events, **facts
+    )
+
+
+def test_a_document_nested_too_deeply_is_put_aside_as_a_text() -> None:
     nested: list[Any] = []
     for _ in range(DEEP):
         nested = [nested]
-    trigger = poller(Numbers(4, values={1: nested}), store, quarantine=sink, max_attempts=1)
-    run(trigger, failing_on(1, []))
-    [row] = sink.entries("orders")
+    batch = batch_of({"id": 1, "value": nested})
+    [row] = batch.rows_aside("orders", {"e1": ValueError("no stock")}, NOON)
     assert row.event["pk"] == {"id": 1}
     assert row.event["after"]["id"] == 1
     assert row.event["after"]["value"].startswith("[[[")
     assert row.types is None
+
+
+def test_a_deleted_row_is_put_aside_without_one() -> None:
+    batch = batch_of({"id": 1})
+    nested: list[Any] = []
+    for _ in range(DEEP):
+        nested = [nested]
+    gone = RowChange("e1", "delete", Numbers.source_descriptor, 1, {"id": 1}, {"id": 1, "value": nested}, None)
+    batch.events = [gone]
+    [row] = batch.rows_aside("orders", {"e1": "bad"}, NOON)
+    assert (row.event["op"], row.error_type, row.error) == ("delete", "RowsFailed", "bad")
+
+
+def test_where_a_handler_failed_is_told_as_far_as_it_is_known() -> None:
+    try:
+        raise ValueError("no stock")
+    except ValueError as error:
+        raised = error
+    batch = batch_of({"id": 1}, {"id": 2}, {"id": 3})
+    culprits: dict[str, Any] = {"e1": raised, "e2": ValueError("made up"), "e3": "named"}
+    first, second, third = batch.rows_aside("orders", culprits, NOON)
+    assert first.traceback is not None
+    assert first.traceback.startswith("Traceback")
+    assert (second.traceback, third.traceback) == (None, None)
+    assert [row.attempts for row in (first, second, third)] == [3, 3, 3]
+
+
+def test_what_was_put_aside_is_not_handed_out_once_more() -> None:
+    batch = batch_of({"id": 1}, {"id": 2}, {"id": 3}, quarantined={"e1"})
+    assert [event.event_id for event in batch.readable_events] == ["e2", "e3"]
+    batch.undecodable = {"e3": ValueError()}
+    assert [event.event_id for event in batch.readable_events] == ["e2"]
+    assert [event.event_id for event in batch.handled_events] == ["e2", "e3"]
+
+
+def test_a_batch_whose_events_could_not_be_made_is_told_all_the_same() -> None:
+    assert batch_of().described() == {"id": "batch_1", "rows": 0, "first": None}
+    assert batch_of({"id": 7}).described() == {"id": "batch_1", "rows": 1, "first": "7 (id=7)"}
 
 
 def test_a_row_that_nobody_can_read_is_no_witness_against_another(store: MemoryStateStore, sink: Sink) -> None:
