@@ -1,4 +1,4 @@
-"""How far a source reads beside transactions that commit late; who is running is told by hand, the rows are in SQLite."""
+"""How far a source reads beside late commits; who is running is told by hand, and the rows are in SQLite."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_fetch_waits_for_it_and_no_longer_than_it_was_told_to(database: Databa
     database.insert(2)
     assert poller.read() == []
     assert database.waits in {10, 11}
-    database.while_waiting = lambda: database.running.clear()
+    database.while_waiting = database.running.clear
     assert poller.read() == [2]
     assert database.waits in {11, 12}
 
@@ -319,7 +319,7 @@ def test_a_beginning_at_now_waits_a_little_for_whoever_is_running(
 ) -> None:
     database.insert(1, 2)
     database.begin("t1")
-    database.while_waiting = lambda: database.running.clear()
+    database.while_waiting = database.running.clear
     poller = Poller(database.source(start_at="now"))
     with caplog.at_level(logging.WARNING):
         assert poller.read() == []
