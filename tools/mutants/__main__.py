@@ -316,20 +316,26 @@ def accepted_mutants(file: Path) -> dict[str, str]:
     return {key: group["why"] for group in tomllib.loads(file.read_text()).get("group", []) for key in group["mutants"]}
 
 
-def _summary(results: Sequence[Result], accepted: dict[str, str]) -> Iterator[str]:
-    yield f"{'':<10}{'mutants':>9}{'killed':>9}{'accepted':>10}{'survived':>10}"
+_COLUMNS = ("generated", "tried", "killed", "accepted", "survived", Verdict.UNREACHED, Verdict.UNFIT, "untried")
+
+
+def _summary(mutants: Sequence[Mutant], results: dict[str, Result], accepted: dict[str, str]) -> Iterator[str]:
+    """Yield a table of what came of the mutants of each package, by their contents."""
+    yield f"{'':<10}" + "".join(f"{column:>11}" for column in _COLUMNS)
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for result in results:
-        if result.verdict != Verdict.UNFIT:
-            groups[result.path.split("/")[2]].update(["mutants", _outcome(result, accepted)])
+    for mutant in mutants:
+        outcome = _outcome(mutant, results.get(mutant.content), accepted)
+        groups[mutant.path.relative_to(HOME).parts[0]].update(["generated", "tried" * (outcome != "untried"), outcome])
     for name, counts in groups.items():
-        yield f"{name:<10}{counts['mutants']:>9}{counts['killed']:>9}{counts['accepted']:>10}{counts['survived']:>10}"
+        yield f"{name:<10}" + "".join(f"{counts[column]:>11}" for column in _COLUMNS)
 
 
-def _outcome(result: Result, accepted: dict[str, str]) -> str:
-    if not result.is_alive:
-        return "killed"
-    return "accepted" if result.key in accepted else "survived"
+def _outcome(mutant: Mutant, result: Result | None, accepted: dict[str, str]) -> str:
+    if result is None:
+        return "untried"
+    if result.is_alive:
+        return "accepted" if mutant.key in accepted else result.verdict
+    return result.verdict if result.verdict == Verdict.UNFIT else "killed"
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -346,6 +352,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests for each mutant")
     parser.add_argument("--again", action="store_true", help="try all again, whatever came of them before")
     parser.add_argument("--trust", action="store_true", help="do not try survivors of earlier runs again")
+    parser.add_argument("--known", action="store_true", help="try nothing, and tell what came of them before")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     parser.add_argument("--cache", type=Path, default=CACHE)
     return parser.parse_args(arguments)
@@ -356,15 +363,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     options.accepted = accepted_mutants(ACCEPTED)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(options.cache / "hypothesis"))
-    mutation = Mutation(options, _chosen(options))
+    mutants = _chosen(options)
+    if options.known:
+        print("\n".join(_summary(mutants, _kept_results(options.cache / "results.jsonl"), options.accepted)))
+        return 0
+    mutation = Mutation(options, mutants)
     quiet = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--no-summary", "--tb=native", "--hypothesis-seed=0"]
     code = pytest.main([*quiet, "-k", options.expression, *options.tests], plugins=[mutation])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         return 2
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in mutation.results], indent=1))
-    print("\n".join(_summary(mutation.results, options.accepted)))
-    return int(any(_outcome(result, options.accepted) == "survived" for result in mutation.results))
+    print("\n".join(_summary(mutants, {result.content: result for result in mutation.results}, options.accepted)))
+    return int(any(result.is_alive and result.key not in options.accepted for result in mutation.results))
 
 
 if __name__ == "__main__":

@@ -295,3 +295,15 @@ def test_the_owner_is_read_from_ids_of_our_own_form_only(lease_id: str, owner: s
     lease.approach()
     assert lease.owner == owner
     lease.stop()
+
+
+def test_a_note_is_held_against_the_look_that_showed_what_it_stands_beside(scene: Scene) -> None:
+    """A tick that could not read the state at first must not write an older checkpoint over a later one."""
+    shown = scene.lease.load()
+    other = scene.another()
+    other.approach()
+    other.hold()
+    other.commit(SECOND, last=True)
+    with pytest.raises(LeaseConflictError):
+        scene.lease.note({**shown, "metadata": {"failure": {}}})
+    assert scene.store.load_checkpoint("orders") == SECOND
