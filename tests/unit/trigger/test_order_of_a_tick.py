@@ -1,4 +1,4 @@
-"""In which order a tick takes the lease, reads, fixes its start, handles, commits and acknowledges, and what it skips."""
+"""In which order a tick takes its lease, reads, fixes its start, handles, commits and acknowledges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """Numbers from 0 on, as a log tells them; notes each call, and whether the lease was held and what was committed."""
+    """Numbers from 0 on, as a log tells them; notes each call, and whether the lease was held."""
 
     cursor_column, pk_columns = "id", ("id",)
     source_descriptor = SourceDescriptor("log", "fake", "sha256:log")
