@@ -39,6 +39,10 @@ class HandWatch(DrainingWatch):
         self._list(running, lambda then: [running[then.key]] if then.key in running else [])
         return True
 
+    def _doubted(self, connection: Connection, plan: Any) -> str | None:
+        self.database.examinations += 1
+        return self.database.doubt
+
     def _beside(self, newest: Select[Any], plan: Any) -> Select[Any]:
         return select(newest.scalar_subquery().label("newest"))
 
@@ -48,6 +52,8 @@ class Database:
 
     server = "first start"
     is_hiding = False
+    doubt: str | None = None
+    examinations = 0
 
     def __init__(self, folder: Path, provider: EngineProvider) -> None:
         self.url = f"sqlite:///{folder / 'rows.db'}"
@@ -325,3 +331,67 @@ def test_a_beginning_at_now_waits_a_little_for_whoever_is_running(
         assert poller.read() == []
     assert "while transactions are running" not in caplog.text
     assert database.waits == 1
+
+
+def test_what_was_seen_before_a_database_began_to_hide_bounds_nothing_any_more(database: Database) -> None:
+    poller = Poller(database.source(horizon_wait_seconds=0))
+    database.insert(1)
+    assert poller.read() == [1]
+    database.begin("t1")
+    database.insert(3)
+    assert poller.read() == []
+    database.is_hiding = True
+    assert poller.read() == [3]
+    assert poller.last is not None
+    assert not [fact for fact in poller.last.facts if hasattr(fact, "holders")], "nobody is known to hold it"
+    database.is_hiding = False
+    database.insert(5)
+    assert poller.read() == [], "from now on they are waited for again"
+    database.end("t1")
+    assert poller.read() == [5]
+
+
+def test_a_doubt_is_looked_for_every_five_minutes_and_told_once(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = database.source(horizon_wait_seconds=0)
+    poller, watch = Poller(source), source._relation._watch
+    assert watch is not None
+    database.insert(1)
+    poller.read()
+    assert (database.examinations, watch.grade, watch.reason) == (1, "exact", None)
+    database.doubt = "the sequence has a cache"
+    database.insert(2)
+    poller.read()
+    assert database.examinations == 1
+    with caplog.at_level(logging.WARNING):
+        for number in (3, 4):
+            database.time += 300
+            database.insert(number)
+            assert poller.read() == [number]
+    assert (database.examinations, watch.grade, watch.reason) == (3, "none", "the sequence has a cache")
+    assert caplog.text.count("may miss rows that commit late: the sequence has a cache") == 1
+    database.doubt = None
+    database.time += 300
+    database.insert(5)
+    poller.read()
+    assert watch.grade == "exact"
+
+
+def test_what_the_next_process_should_remember_is_written_as_long_as_somebody_is_waited_for(database: Database) -> None:
+    poller = Poller(database.source(horizon_wait_seconds=0))
+    database.insert(1)
+    poller.read()
+    assert "horizon" not in poller.checkpoint
+    database.begin("t1")
+    database.insert(3)
+    poller.read()
+    first = poller.checkpoint["horizon"]
+    assert set(first["waits"]) == {"t1"}
+    database.begin("t2")
+    database.insert(4)
+    poller.read()
+    assert poller.checkpoint["horizon"] == first, "it is not written anew as long as it holds"
+    database.running.clear()
+    assert poller.read() == [3, 4]
+    assert "horizon" not in poller.checkpoint

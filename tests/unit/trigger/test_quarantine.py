@@ -568,7 +568,7 @@ def test_only_what_the_batch_itself_has_put_aside_is_taken_back() -> None:
 
 
 def test_a_part_of_a_search_that_is_handled_in_part_loses_nothing(store: Any, sink: Sink) -> None:
-    handled: list[int] = []
+    handled: list[Any] = []
 
     def one_at_a_time(events: Sequence[RowChange]) -> HandledFirst | None:
         if any(event.pk["id"] == 5 for event in events):
