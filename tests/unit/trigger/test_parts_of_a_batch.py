@@ -1,4 +1,4 @@
-"""What a handler got through before it failed is committed, as far as its source can stand behind it, and no further."""
+"""What a handler got through is committed as far as its source can stand behind it, and no further."""
 
 from __future__ import annotations
 
