@@ -271,11 +271,10 @@ def test_the_age_that_the_database_tells_counts_before_our_own_wait() -> None:
 
 def test_a_transaction_under_another_name_is_the_same_one_for_the_cap() -> None:
     pending = PendingBounds(60)
-    pending.see(7, at=0, ripe_at=0)
-    note(pending, running("anonymous", writes=False), at=0)
-    named = running("named", writes=False)
+    anonymous, named = running("anonymous", writes=False), running("named", writes=False)
+    pending.resume(PendingBound(7, None, 20, 20, anonymous), [], {"anonymous": 0.0})
     pending.list_running(named, at=50, successors=lambda _then: named.values())
-    assert pending.since["named"] == 0
+    assert pending.since == {"named": 0.0}
     note(pending, named, at=61)
     assert pending.confirmed == 7
 
@@ -297,6 +296,7 @@ def test_another_process_does_not_wait_again_for_whoever_was_passed_by() -> None
     pending = PendingBounds(60, 600)
     gone = touching("gone")
     pending.resume(None, gone.values(), {"gone": -700.0})
+    assert [transaction.session for transaction in pending.passed_by] == ["gone"]
     pending.see(7, at=0, ripe_at=0, ties=2)
     note(pending, gone, at=0)
     assert pending.confirmed == 7
@@ -339,6 +339,9 @@ def test_a_value_of_another_type_is_compared_with_nothing() -> None:
     pending.see("earlier", at=3, ripe_at=3)
     note(pending, running("early"), at=3)
     assert (pending.confirmed, pending.includes_bound) == ("text", True), "how texts are ordered, only databases know"
+    pending.see(5, at=4, ripe_at=4)
+    note(pending, running("early"), at=4)
+    assert (pending.confirmed, pending.includes_bound) == ("text", True)
 
 
 def test_what_is_remembered_goes_through_json_and_is_small() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, Select, create_engine, select, text
 
 from azure_functions_db import EngineProvider, SqlAlchemySource
+from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.sources.keyset.bounds import Transaction
 from azure_functions_db.sources.keyset.horizon import DrainingWatch
 from azure_functions_db.sources.keyset.reader import STEP_SECONDS
@@ -395,3 +397,33 @@ def test_what_the_next_process_should_remember_is_written_as_long_as_somebody_is
     database.running.clear()
     assert poller.read() == [3, 4]
     assert "horizon" not in poller.checkpoint
+
+
+def test_a_source_that_keeps_a_distance_from_the_clock_reads_no_younger_rows(
+    sqlite_database: str, provider: EngineProvider
+) -> None:
+    engine, now = create_engine(sqlite_database), dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE rows_ (id integer PRIMARY KEY, version datetime, number integer)"))
+        for key, age in ((1, 3600), (2, 120), (3, 30), (4, -60)):
+            stamp = (now - dt.timedelta(seconds=age)).isoformat(" ")
+            connection.execute(text("INSERT INTO rows_ VALUES (:key, :stamp, 1)"), {"key": key, "stamp": stamp})
+    engine.dispose()
+
+    def source(cursor: str, **options: Any) -> SqlAlchemySource:
+        return SqlAlchemySource(
+            url=sqlite_database,
+            table="rows_",
+            cursor_column=cursor,
+            pk_columns=["id"],
+            engine_provider=provider,
+            **options,
+        )
+
+    for in_flight in ("wait", "ignore"):
+        poller = Poller(source("version", settle_seconds=60, in_flight=in_flight))
+        assert poller.read() == [1, 2]
+        assert poller.read() == []
+    assert Poller(source("version", in_flight="ignore")).read() == [1, 2, 3, 4]
+    with pytest.raises(SourceConfigurationError, match="needs a cursor of date and time"):
+        Poller(source("number", settle_seconds=60)).read()
