@@ -69,6 +69,20 @@ def test_conditions_operands_bounds_blocks_and_statements_are_taken_away(tmp_pat
     ]
 
 
+def test_numbers_sums_and_keyword_arguments_are_no_guards(tmp_path: Path) -> None:
+    module = tmp_path / "purse.py"
+    module.write_text(GUARDED + "    spend(purse, amount + 1, twice=True)\n")
+    assert [mutant.key for mutant in mutants_of(module) if not mutant.edit.is_guard] == [
+        "LIMIT: 10 → 11",
+        "spend: False → True",
+        "spend: 0 → 1",
+        "spend: spend(twice=…) → (without)",
+        "spend: amount + 1 → amount - 1",
+        "spend: 1 → 2",
+        "spend: True → False",
+    ]
+
+
 def test_every_guard_of_a_lease_is_missed(tmp_path: Path) -> None:
     document = str(HOME / "state" / "document.py")
     code, results = tried(tmp_path, document, "--functions", GUARDS_OF_A_LEASE, "--tests", DOCUMENT_TESTS)

@@ -69,6 +69,14 @@ class Mutation:
         self._failed = False
         self.results: list[Result] = []
 
+    def pytest_configure(self) -> None:
+        """Let a failure be just that: nobody reads which example was the smallest."""
+        import hypothesis  # not before pytest, which wants to rewrite it
+
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", hypothesis.settings.default, phases=phases, database=None)
+        hypothesis.settings.load_profile("mutants")
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Record what is not known of the tests, then try each mutant."""
         self._items = {item.nodeid: item for item in session.items}
@@ -177,14 +185,23 @@ class Mutation:
         """Return who is asked: killers of its neighbours, then the rest as long as the time allows, file by file."""
         reaching = list(dict.fromkeys(chain.from_iterable(self._by_unit.get(u, ()) for u in _touched(mutant))))
         chosen, seconds = list[str](), 0.0
-        for name in reaching:
-            seconds += self._seconds(name)
-            if seconds > self._options.budget and len(chosen) >= _FEWEST:
-                break
-            chosen.append(name)
+        for name in self._varied(reaching):
+            if seconds + self._seconds(name) <= self._options.budget or len(chosen) < _FEWEST:
+                chosen.append(name)
+                seconds += self._seconds(name)
         known = set(reaching)
         first = [name for name in dict.fromkeys(reversed(self._killers[_unit_of(mutant)])) if name in known][:10]
         return [*first, *sorted(set(chosen) - set(first), key=self._by_file(chosen))]
+
+    def _varied(self, names: Sequence[str]) -> list[str]:
+        """Return cheap tests first, and few of one name: what one of them has not seen, its variants seldom see."""
+        turns: Counter[str] = Counter()
+        costs: dict[str, float] = {}
+        for name in names:
+            bare = name.rpartition("::")[2].partition("[")[0]
+            turns[bare] += 1
+            costs[name] = self._reach.tests[name].cost * turns[bare] ** 2
+        return sorted(names, key=costs.__getitem__)
 
     def _by_file(self, names: Sequence[str]) -> Callable[[str], tuple[float, int]]:
         costs: defaultdict[str, list[float]] = defaultdict(list)
@@ -258,13 +275,15 @@ def _chosen(options: argparse.Namespace) -> list[Mutant]:
     found = [mutant for file in files for mutant in mutants_of(file)]
     if options.functions:
         found = [mutant for mutant in found if mutant.unit in options.functions]
+    if options.guards:
+        found = [mutant for mutant in found if mutant.edit.is_guard]
     if options.since:
         changed = dict(_changed_lines(options.since))
         found = [mutant for mutant in found if _is_changed(mutant, changed)]
     if options.sample and options.sample < len(found):
         picked = set(random.Random(options.seed).sample(range(len(found)), options.sample))
         found = [mutant for number, mutant in enumerate(found) if number in picked]
-    return found
+    return sorted(found, key=lambda mutant: not mutant.edit.is_guard)
 
 
 def _files_of(place: Path) -> Iterable[Path]:
@@ -297,20 +316,26 @@ def accepted_mutants(file: Path) -> dict[str, str]:
     return {key: group["why"] for group in tomllib.loads(file.read_text()).get("group", []) for key in group["mutants"]}
 
 
-def _summary(results: Sequence[Result], accepted: dict[str, str]) -> Iterator[str]:
-    yield f"{'':<10}{'mutants':>9}{'killed':>9}{'accepted':>10}{'survived':>10}"
+_COLUMNS = ("generated", "tried", "killed", "accepted", "survived", Verdict.UNREACHED, Verdict.UNFIT, "untried")
+
+
+def _summary(mutants: Sequence[Mutant], results: dict[str, Result], accepted: dict[str, str]) -> Iterator[str]:
+    """Yield a table of what came of the mutants of each package, by their contents."""
+    yield f"{'':<10}" + "".join(f"{column:>11}" for column in _COLUMNS)
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for result in results:
-        if result.verdict != Verdict.UNFIT:
-            groups[result.path.split("/")[2]].update(["mutants", _outcome(result, accepted)])
+    for mutant in mutants:
+        outcome = _outcome(mutant, results.get(mutant.content), accepted)
+        groups[mutant.path.relative_to(HOME).parts[0]].update(["generated", "tried" * (outcome != "untried"), outcome])
     for name, counts in groups.items():
-        yield f"{name:<10}{counts['mutants']:>9}{counts['killed']:>9}{counts['accepted']:>10}{counts['survived']:>10}"
+        yield f"{name:<10}" + "".join(f"{counts[column]:>11}" for column in _COLUMNS)
 
 
-def _outcome(result: Result, accepted: dict[str, str]) -> str:
-    if not result.is_alive:
-        return "killed"
-    return "accepted" if result.key in accepted else "survived"
+def _outcome(mutant: Mutant, result: Result | None, accepted: dict[str, str]) -> str:
+    if result is None:
+        return "untried"
+    if result.is_alive:
+        return "accepted" if mutant.key in accepted else result.verdict
+    return result.verdict if result.verdict == Verdict.UNFIT else "killed"
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -318,6 +343,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     places = [HOME / name for name in PACKAGES]
     parser.add_argument("places", nargs="*", type=lambda text: Path(text).resolve(), default=places)
     parser.add_argument("--functions", type=lambda text: set(text.split(",")), help="only these, by their names")
+    parser.add_argument("--guards", action="store_true", help="no numbers, sums and keyword arguments")
     parser.add_argument("--since", metavar="REVISION", help="only lines that are new since then")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many, picked by --seed")
     parser.add_argument("--seed", type=int, default=0)
@@ -326,6 +352,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests for each mutant")
     parser.add_argument("--again", action="store_true", help="try all again, whatever came of them before")
     parser.add_argument("--trust", action="store_true", help="do not try survivors of earlier runs again")
+    parser.add_argument("--known", action="store_true", help="try nothing, and tell what came of them before")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     parser.add_argument("--cache", type=Path, default=CACHE)
     return parser.parse_args(arguments)
@@ -336,15 +363,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     options.accepted = accepted_mutants(ACCEPTED)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(options.cache / "hypothesis"))
-    mutation = Mutation(options, _chosen(options))
-    quiet = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--no-summary", "--hypothesis-seed=0"]
+    mutants = _chosen(options)
+    if options.known:
+        print("\n".join(_summary(mutants, _kept_results(options.cache / "results.jsonl"), options.accepted)))
+        return 0
+    mutation = Mutation(options, mutants)
+    quiet = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--no-summary", "--tb=native", "--hypothesis-seed=0"]
     code = pytest.main([*quiet, "-k", options.expression, *options.tests], plugins=[mutation])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         return 2
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in mutation.results], indent=1))
-    print("\n".join(_summary(mutation.results, options.accepted)))
-    return int(any(_outcome(result, options.accepted) == "survived" for result in mutation.results))
+    print("\n".join(_summary(mutants, {result.content: result for result in mutation.results}, options.accepted)))
+    return int(any(result.is_alive and result.key not in options.accepted for result in mutation.results))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ class Edit:
     before: str
     after: str
     line: int
+    is_guard: bool = True
+    """Whether something is let through, left out or kept going; a number, a sum or an argument is no guard."""
 
     def apply(self) -> None:
         """Change the tree for good."""
@@ -315,11 +317,11 @@ def _of_expression(node: ast.AST, where: _Where) -> Iterator[Edit]:
 
 def _of_constant(node: ast.Constant, where: _Where) -> Iterator[Edit]:
     if isinstance(node.value, bool):
-        yield _edit(where, [ast.Constant(not node.value)], node)
+        yield _edit(where, [ast.Constant(not node.value)], node, is_guard=False)
     elif isinstance(node.value, int | float):
-        yield _edit(where, [ast.Constant(node.value + 1)], node)
+        yield _edit(where, [ast.Constant(node.value + 1)], node, is_guard=False)
         if isinstance(where[0], ast.Compare) and node.value > 0:
-            yield _edit(where, [ast.Constant(node.value - 1)], node)
+            yield _edit(where, [ast.Constant(node.value - 1)], node, is_guard=False)
 
 
 def _of_operands(node: ast.BoolOp, where: _Where) -> Iterator[Edit]:
@@ -342,7 +344,7 @@ def _of_arithmetic(node: ast.BinOp) -> Iterator[Edit]:
     if type(node.op) in _COUNTED and not is_text:
         operator = _COUNTED[type(node.op)]()
         after = ast.BinOp(node.left, operator, node.right)
-        yield Edit(node, "op", None, [operator], _text(node), _text(after), node.lineno)
+        yield Edit(node, "op", None, [operator], _text(node), _text(after), node.lineno, is_guard=False)
 
 
 def _sides(node: ast.BinOp) -> tuple[ast.expr, ast.expr]:
@@ -359,7 +361,7 @@ def _of_call(node: ast.Call) -> Iterator[Edit]:
     for place, keyword in enumerate(node.keywords):
         if keyword.arg is not None:
             called = f"{_text(node.func)}({keyword.arg}=…)"
-            yield Edit(node, "keywords", place, [], called, "(without)", keyword.lineno)
+            yield Edit(node, "keywords", place, [], called, "(without)", keyword.lineno, is_guard=False)
 
 
 # Making them.
@@ -371,10 +373,12 @@ def _negated(test: ast.expr) -> ast.expr:
     return ast.UnaryOp(ast.Not(), test)
 
 
-def _edit(where: _Where, new: Sequence[ast.AST], old: ast.AST, prefix: str = "", *, after: str = "") -> Edit:
+def _edit(
+    where: _Where, new: Sequence[ast.AST], old: ast.AST, prefix: str = "", *, after: str = "", is_guard: bool = True
+) -> Edit:
     line: int = getattr(old.context_expr if isinstance(old, ast.withitem) else old, "lineno", 0)
     placed = [_placed(node, old) for node in new]
-    return Edit(*where, placed, prefix + _text(old), after or prefix + _text(new[0]), line)
+    return Edit(*where, placed, prefix + _text(old), after or prefix + _text(new[0]), line, is_guard)
 
 
 def _placed(node: Any, old: ast.AST) -> Any:

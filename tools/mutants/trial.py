@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tools.mutants.edits import Mutant
 
 _MEMORY = 4 << 30  # an endless loop that collects something ends here
-_SLACK = 10.0
+_SLACK = 5.0
 
 
 class Unfit(Exception):  # noqa: N818 - no error: such a mutant is left out

@@ -192,8 +192,11 @@ class EarlyEvents:
 
     @classmethod
     def made(cls, normalizer: Normalizer, page: FetchResult, source: SourceDescriptor) -> Self | None:
-        """Make them; None where that is a user's code, which expects the thread of the tick."""
-        if not isinstance(normalizer, ChangeNormalizer | RecordNormalizer):
+        """Make them; None for a user's code, which expects the thread of the tick, and for changes.
+
+        Those may tell something of themselves, which is joined with what is told of their batch.
+        """
+        if not isinstance(normalizer, RecordNormalizer):
             return None
         metadata: dict[str, Any] = {}
         return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azure_functions_db.sources.keyset.bounds import PendingBounds, Transaction
+from azure_functions_db.sources.keyset.bounds import (
+    PendingBound,
+    PendingBounds,
+    SavedHorizon,
+    Transaction,
+    saved_horizon_in,
+    written,
+)
 
 
 def running(*names: str, writes: bool = True) -> dict[object, Transaction]:
@@ -217,3 +228,136 @@ def test_whoever_touches_the_rows_is_waited_for_even_when_it_came_later() -> Non
     assert pending.confirmed == 7
     note(pending, later)
     assert not pending.includes_bound
+
+
+def touching(*names: str) -> dict[object, Transaction]:
+    return {name: Transaction(name, name, "writer", writes=True, touches=True) for name in names}
+
+
+def test_an_empty_table_has_no_value_to_wait_for() -> None:
+    pending = PendingBounds(None)
+    pending.see(7, at=0, ripe_at=0)
+    note(pending, running())
+    assert not pending.see(None, at=1, ripe_at=1)
+    assert pending.is_settled
+
+
+def test_whoever_has_ended_is_forgotten() -> None:
+    pending = PendingBounds(60)
+    pending.see(7, at=0, ripe_at=0)
+    present = running("dump", writes=False) | running("writer")
+    note(pending, present, at=0)
+    note(pending, present, at=61)
+    assert set(pending.since) == {"dump", "writer"}
+    note(pending, running("writer"), at=62)
+    assert (set(pending.since), list(pending.passed_by)) == ({"writer"}, [])
+    note(pending, running(), at=63)
+    assert pending.since == {}
+
+
+def test_the_age_that_the_database_tells_counts_before_our_own_wait() -> None:
+    pending = PendingBounds(None)
+    assert pending.horizon(at=0) is None
+    pending.see(7, at=10, ripe_at=20)
+    assert pending.horizon(at=15) is None, "who holds it is not known before it is ripe"
+    assert pending.oldest is None
+    note(pending, {"old": Transaction("old", "old", None, writes=True, age_seconds=500.0)}, at=20)
+    horizon = pending.horizon(at=25)
+    assert horizon is not None
+    assert [holder.age_seconds for holder in horizon.holders] == [500.0]
+    assert pending.oldest is not None
+    assert pending.oldest.running is not None
+
+
+def test_a_transaction_under_another_name_is_the_same_one_for_the_cap() -> None:
+    pending = PendingBounds(60)
+    anonymous, named = running("anonymous", writes=False), running("named", writes=False)
+    pending.resume(PendingBound(7, None, 20, 20, anonymous), [], {"anonymous": 0.0})
+    pending.list_running(named, at=50, successors=lambda _then: named.values())
+    assert pending.since == {"named": 0.0}
+    note(pending, named, at=61)
+    assert pending.confirmed == 7
+
+
+def test_another_process_goes_on_waiting_from_when_the_first_began() -> None:
+    pending = PendingBounds(60)
+    dump = running("dump", writes=False)
+    assert pending.is_new
+    pending.resume(PendingBound(7, None, 0, 0, dict(dump)), [], {"dump": 0.0})
+    assert not pending.is_new
+    note(pending, dump | running("later"), at=59)
+    assert pending.confirmed is None
+    note(pending, dump | running("later"), at=61)
+    assert pending.confirmed == 7
+    assert [transaction.session for transaction in pending.passed_by] == ["dump"]
+
+
+def test_another_process_does_not_wait_again_for_whoever_was_passed_by() -> None:
+    pending = PendingBounds(60, 600)
+    gone = touching("gone")
+    pending.resume(None, gone.values(), {"gone": -700.0})
+    assert [transaction.session for transaction in pending.passed_by] == ["gone"]
+    pending.see(7, at=0, ripe_at=0, ties=2)
+    note(pending, gone, at=0)
+    assert pending.confirmed == 7
+    note(pending, gone, at=1)
+    assert pending.includes_bound
+    assert [transaction.session for transaction in pending.passed_by] == ["gone"]
+
+
+def test_whoever_comes_later_and_touches_nothing_or_a_value_of_one_row_is_not_waited_for() -> None:
+    for ties, later in ((2, running("later")), (1, touching("later")), (None, touching("later"))):
+        pending = PendingBounds(None)
+        pending.see(7, at=0, ripe_at=0, ties=ties)
+        note(pending, running())
+        note(pending, later)
+        assert (pending.confirmed, pending.includes_bound, pending.is_settled) == (7, True, True)
+    fresh = PendingBounds(None)
+    note(fresh, touching("later"))
+    assert fresh.is_settled, "nothing was seen so far"
+
+
+def test_whoever_touches_the_rows_before_the_newest_value_is_ripe_is_in_its_list() -> None:
+    pending = PendingBounds(60, 600)
+    pending.see(7, at=0, ripe_at=10, ties=2)
+    note(pending, touching("early"), at=5)
+    assert pending.since == {"early": 5}
+    note(pending, touching("early"), at=10)
+    assert pending.confirmed is None
+    note(pending, running(), at=11)
+    assert pending.confirmed == 7
+
+
+def test_a_value_of_another_type_is_compared_with_nothing() -> None:
+    pending = PendingBounds(None)
+    pending.see(7, at=0, ripe_at=0)
+    note(pending, running())
+    pending.see("text", at=1, ripe_at=1)
+    note(pending, running("early"), at=1)
+    assert (pending.confirmed, pending.includes_bound) == (7, True)
+    note(pending, running(), at=2)
+    pending.see("earlier", at=3, ripe_at=3)
+    note(pending, running("early"), at=3)
+    assert (pending.confirmed, pending.includes_bound) == ("text", True), "how texts are ordered, only databases know"
+    pending.see(5, at=4, ripe_at=4)
+    note(pending, running("early"), at=4)
+    assert (pending.confirmed, pending.includes_bound) == ("text", True)
+
+
+def test_what_is_remembered_goes_through_json_and_is_small() -> None:
+    saved = SavedHorizon(server="s", bound=7, ties=2, waits={"t1": 5.0}, passed={"t2": 1.5})
+    assert saved_horizon_in(json.loads(json.dumps(written(saved)))) == saved
+    assert written(SavedHorizon(server="s", bound=7)) is None, "nobody is waited for"
+    assert written(SavedHorizon(server="s", bound=7, waits={f"t{number}": 5.0 for number in range(500)})) is None
+    assert written(SavedHorizon(server="s", passed={"t2": 1.5})) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"server": 5}, {"waits": []}, {"waits": {"t1": "long"}}, {"waits": {"t1": math.inf}}, {"passed": {"t1": math.nan}},
+     {"ties": "two"}, {"bound": {"type": "unheard of", "value": 1}}],
+)  # fmt: skip
+def test_what_cannot_be_read_is_forgotten(change: dict[str, Any]) -> None:
+    part = written(SavedHorizon(server="s", bound=7, ties=2, waits={"t1": 5.0}, passed={"t2": 1.5}))
+    assert part is not None
+    assert saved_horizon_in(part | change) is None

@@ -5,10 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pydantic
 import pytest
 
 from azure_functions_db import ConfigurationError, HandledFirst, HandlerError, MemoryStateStore, RowsFailed
-from azure_functions_db.trigger.handler import Handler, arguments_reader, count_before_failed, misfit_text, named_rows
+from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.trigger.events import RowChange
+from azure_functions_db.trigger.handler import (
+    Handler,
+    Misfits,
+    arguments_reader,
+    count_before_failed,
+    mapped,
+    misfit_text,
+    named_rows,
+)
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
 
@@ -20,10 +31,11 @@ def test_what_a_handler_got_through_is_committed_and_the_rest_comes_again(count:
     assert rest.ids == [0, 1, 2][count:]
 
 
-def test_a_handler_cannot_have_got_through_more_than_it_was_given() -> None:
+@pytest.mark.parametrize("count", [-1, 0, 4])
+def test_a_handler_cannot_have_got_through_nothing_or_more_than_it_was_given(count: int) -> None:
     store, again = MemoryStateStore(), Collected()
-    with pytest.raises(HandlerError):
-        run(poller(ListSource(3), store), lambda _events: HandledFirst(4))
+    with pytest.raises(HandlerError, match="for 3 event"):
+        run(poller(ListSource(3), store), lambda _events: HandledFirst(count))
     run(poller(ListSource(3), store), again)
     assert again.ids == [0, 1, 2]
 
@@ -40,13 +52,13 @@ def test_what_would_not_run_is_refused(handler: Any) -> None:
 
 @pytest.mark.parametrize("returned", [numbers, lambda: (number for number in [1])])
 def test_a_generator_that_comes_back_is_no_success(returned: Any) -> None:
-    with pytest.raises((ConfigurationError, HandlerError)):
+    with pytest.raises(HandlerError, match="returned a generator"):
         run(poller(ListSource(1)), lambda _events: returned())
 
 
 def test_a_future_that_nobody_would_await_is_no_success() -> None:
     loop = asyncio.new_event_loop()
-    with pytest.raises((ConfigurationError, HandlerError)):
+    with pytest.raises(HandlerError, match="only run_async"):
         run(poller(ListSource(1)), lambda _events: loop.create_future())
     loop.close()
 
@@ -58,6 +70,7 @@ def alone(events: Any) -> None: ...
 def with_option(events: Any, dry: bool = False) -> None: ...
 def with_keyword(events: Any, *, dry: bool = False) -> None: ...
 def with_many(*events: Any) -> None: ...
+def with_rest(events: Any, *rest: Any) -> None: ...
 def with_context_last(events: Any, dry: bool = False, context: Any = None) -> None: ...
 
 
@@ -71,6 +84,7 @@ def with_context_last(events: Any, dry: bool = False, context: Any = None) -> No
         (with_option, (("events",), {})),
         (with_keyword, (("events",), {})),
         (with_many, (("events",), {})),
+        (with_rest, (("events",), {})),
         (with_context_last, (("events",), {})),
         (dict.update, (("events",), {})),
     ],
@@ -102,3 +116,21 @@ def test_a_misfit_of_a_users_own_kind_is_told_by_its_words() -> None:
 
     assert misfit_text(OddError("too long")) == "OddError: too long"
     assert misfit_text(OdderError("too short")) == "OdderError: too short"
+
+
+def test_a_row_that_is_gone_is_given_as_it_was_and_misfits_are_named_without_their_values() -> None:
+    class Order(pydantic.BaseModel):
+        id: int
+
+    def event(number: int, **rows: Any) -> RowChange:
+        return RowChange(
+            f"e{number}", "delete", SourceDescriptor("orders", "list", "f"), number, {"id": number}, **rows
+        )
+
+    gone, odd = event(1, before={"id": 1}, after=None), event(2, before=None, after={"id": "hunter2"})
+    fitting, misfits = mapped([gone, odd], Order)
+    assert (fitting, list(misfits)) == ([Order(id=1)], ["e2"])
+    assert misfit_text(misfits["e2"]).startswith("id: Input should be a valid integer")
+    assert "hunter2" not in misfit_text(misfits["e2"])
+    assert named_rows(Misfits(misfits), [gone, odd]) == misfits
+    assert named_rows(Misfits(misfits), [odd]) == {}, "where no row fits, the model is wrong"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -295,3 +297,82 @@ def test_the_owner_is_read_from_ids_of_our_own_form_only(lease_id: str, owner: s
     lease.approach()
     assert lease.owner == owner
     lease.stop()
+
+
+def test_a_note_is_held_against_the_look_that_showed_what_it_stands_beside(scene: Scene) -> None:
+    """A tick that could not read the state at first must not write an older checkpoint over a later one."""
+    shown = scene.lease.load()
+    other = scene.another()
+    other.approach()
+    other.hold()
+    other.commit(SECOND, last=True)
+    with pytest.raises(LeaseConflictError):
+        scene.lease.note({**shown, "metadata": {"failure": {}}})
+    assert scene.store.load_checkpoint("orders") == SECOND
+
+
+class Call:
+    """A coroutine on a loop that ends as it is told to."""
+
+    def __init__(self, *ends: BaseException, is_done: bool = True) -> None:
+        self.ends = list(ends)
+        self.is_done = is_done
+        self.is_cancelled = False
+
+    def result(self, _timeout: float | None = None) -> str:
+        if self.is_cancelled:
+            raise asyncio.CancelledError
+        if self.ends:
+            raise self.ends.pop(0)
+        return "a result"
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+def test_a_handlers_own_timeout_is_its_failure(scene: Scene) -> None:
+    lease: Any = scene.held()
+    with pytest.raises(TimeoutError, match="the bank did not answer"):
+        lease.watch(Call(TimeoutError("the bank did not answer")))
+    assert lease.watch(Call(TimeoutError(), is_done=False)) == "a result", "it was only this thread's look at the clock"
+
+
+def test_a_handler_that_begins_after_the_tick_was_cancelled_is_cancelled(scene: Scene) -> None:
+    lease: Any = scene.held()
+    lease.cancel()
+    call = Call()
+    with pytest.raises(TickCancelled):
+        lease.watch(call)
+    assert call.is_cancelled
+
+
+def test_a_pause_lasts_until_it_is_woken_and_each_waking_ends_one(scene: Scene) -> None:
+    lease: Any = scene.lease
+    waits: list[float] = []
+
+    class Woken(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return self.is_set()
+
+    lease._woken = Woken()
+    lease.wake()
+    lease.pause(7)
+    assert waits == [7]
+    assert not lease._woken.is_set(), "the next pause lasts again"
+    lease.cancel()
+    lease.pause(7)
+    assert lease._woken.is_set(), "after its end a tick pauses no more"
+
+
+def test_a_lease_that_is_held_is_kept_alive_until_it_is_stopped(scene: Scene) -> None:
+    before = set(threading.enumerate())
+    lease = scene.held()
+    [keeper] = set(threading.enumerate()) - before
+    assert keeper.name == "azfdb-heartbeat"
+    lease.stop()
+    keeper.join(30)
+    assert not keeper.is_alive()

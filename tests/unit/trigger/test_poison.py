@@ -173,3 +173,31 @@ def test_a_note_of_something_else_is_no_search() -> None:
     assert all(Search.noted_in(odd, 4) is None for odd in odds)
     assert Search.noted_in({**noted, "parts": [2, "4"]}, 4) is None
     assert Search.noted_in(noted, 3) is None, "batches have become smaller since"
+
+
+def test_a_batch_whose_rows_were_named_is_tried_once_more_as_a_whole() -> None:
+    assert Search.through(5, named=True).parts == (5,)
+    assert Search.through(5, named=False).parts == (3, 2)
+
+
+def test_a_part_that_was_digested_in_part_is_tried_on_from_there() -> None:
+    search = Search(parts=(4, 2))
+    assert search.passed(3, more=True) == Search(parts=(1, 2))
+    assert search.passed(4, more=True) == Search(parts=(2,))
+    assert search.passed(4, more=False) is None, "nothing is left of the batch"
+
+
+def test_behind_a_row_put_aside_the_same_witness_is_one_row_nearer() -> None:
+    convicting = Search(parts=(1, 3), suspect="e1", proofs=4, ahead=5)
+    assert convicting.convicted(more=True) == Search(parts=(3,), ahead=4)
+    assert Search(parts=(1, 3), suspect="e1", proofs=4).convicted(more=True) == Search(parts=(3,))
+    assert convicting.convicted(more=False) is None
+
+
+def test_a_witness_that_fails_after_it_was_digested_ends_the_search_of_a_tick() -> None:
+    assert Search(parts=(1,), suspect="e1", proofs=3, ahead=2).refused("e1") == Search(parts=(1,), ahead=2)
+
+
+def test_the_look_ahead_ends_at_a_thousand_rows() -> None:
+    assert Search(parts=(1,), suspect="e1", proofs=1, ahead=989).refused("e1").ahead == 990
+    assert Search(parts=(1,), suspect="e1", proofs=1, ahead=999).refused("e1") == Search(parts=(1,))

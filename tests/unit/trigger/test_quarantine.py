@@ -10,9 +10,10 @@ import pytest
 
 from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
-from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, QuarantinedRow, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.adapters import SmallSource
+from azure_functions_db.trigger.batch import Checkpoint, Search
 from azure_functions_db.trigger.normalizers import RecordNormalizer
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
@@ -20,7 +21,7 @@ from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorde
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from azure_functions_db.core.types import CheckpointJson, FetchResult
+    from azure_functions_db.core.types import CheckpointJson
     from azure_functions_db.trigger.events import RowChange
 
 
@@ -476,3 +477,109 @@ def test_what_is_kept_of_an_error_is_short_and_shows_neither_secrets_nor_values(
     assert "private-amount" not in misfit
     assert talk.startswith("no route to mysql://ann:***@host\nand again")
     assert len(talk.encode()) <= 2048
+
+
+class Pages:
+    """The full port over prepared pages; notes from where it was read."""
+
+    cursor_column, pk_columns = "id", ("id",)
+    source_descriptor = SourceDescriptor("pages", "fake", "sha256:p")
+
+    def __init__(self, rows: set[int], end: int, *, size: int | None = None, held_back: bool = False) -> None:
+        self.rows = rows
+        self.end = end
+        self.size = size
+        self.held_back = held_back
+        self.reads: list[int] = []
+
+    def validate(self) -> None: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
+
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability()
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        assert limit >= 1, "a page has at least one row"
+        first = checkpoint.get("cursor", 0)
+        self.reads.append(first)
+        end = min(first + (self.size or limit), self.end)
+        records = [{"id": number} for number in range(first, end) if number in self.rows]
+        return FetchResult(records, {"cursor": end}, more=end < self.end or self.held_back)
+
+
+def test_a_search_looks_for_its_witness_over_pages_that_bring_nothing() -> None:
+    store = MemoryStateStore()
+    sink, source, handler = Sink(store), Pages({0, 30}, 60, size=1), Choosy(0)
+    trigger = poller(source, store, batch_size=1, quarantine=sink, max_attempts=1, max_batches_per_tick=100)
+    run(trigger, handler)
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [0]
+    assert set(handler.ids) == {30}
+
+
+@pytest.mark.parametrize("held_back", [False, True])
+def test_where_nothing_follows_a_suspect_it_is_not_asked_for_a_hundred_times(held_back: bool) -> None:
+    store = MemoryStateStore()
+    sink, source = Sink(store), Pages({0}, 1, held_back=held_back)
+    fails(poller(source, store, quarantine=sink, max_attempts=1), Choosy(0))
+    assert sink.rows == {}
+    assert len(source.reads) <= 4
+    assert source.reads.count(1) == (1 if held_back else 0)
+
+
+def test_a_transaction_that_comes_whole_is_never_judged_by_what_was_known_of_its_first_row() -> None:
+    """Its other rows would be passed with it."""
+    store = MemoryStateStore()
+    sink, source, handler = Sink(store), Pages({0, 1, 2}, 3, size=3), Choosy(0)
+    trigger = poller(source, store, batch_size=1, quarantine=sink, max_attempts=5)
+    fails(trigger, handler)
+    noted = Checkpoint.of(store.load_checkpoint("orders"))
+    assert noted.notes["failed_attempts"] == 1
+    judged = noted.with_search(Search(parts=(1,), suspect=event_ids(source)[0], proofs=4))
+    lease = store.acquire_lease("orders", 60)
+    store.commit_checkpoint("orders", judged.stored, lease)
+    store.release_lease("orders", lease)
+    fails(trigger, handler)
+    after = Checkpoint.of(store.load_checkpoint("orders"))
+    assert (sink.rows, after.position, after.notes["failed_attempts"]) == ({}, {}, 2)
+
+
+def event_ids(source: Pages) -> list[str]:
+    seen = Collected()
+    run(poller(source), seen)
+    return [event.event_id for event in seen.batches[0]]
+
+
+def test_only_what_the_batch_itself_has_put_aside_is_taken_back() -> None:
+    store = MemoryStateStore()
+    sink, source = Sink(store), ListSource(3)
+    unconfirmed = replace(Elsewhere, event_id="new", batch_id="batch_new")
+    sink.rows = {"old": Elsewhere, "new": unconfirmed}
+    noted = Checkpoint().noting(aside="batch_new")
+    lease = store.acquire_lease("orders", 60)
+    store.commit_checkpoint("orders", noted.stored, lease)
+    store.release_lease("orders", lease)
+    assert run(poller(source, store, quarantine=sink), Collected()) == 3
+    assert sink.rows == {"old": Elsewhere}
+
+
+def test_a_part_of_a_search_that_is_handled_in_part_loses_nothing(store: Any, sink: Sink) -> None:
+    handled: list[Any] = []
+
+    def one_at_a_time(events: Sequence[RowChange]) -> HandledFirst | None:
+        if any(event.pk["id"] == 5 for event in events):
+            raise ValueError("cannot digest 5")
+        handled.append(events[0].pk["id"])
+        return HandledFirst(1) if len(events) > 1 else None
+
+    trigger = poller(ListSource(8), store, batch_size=8, quarantine=sink, max_attempts=1, max_batches_per_tick=50)
+    for _ in range(12):
+        with suppress(HandlerError):
+            run(trigger, one_at_a_time)
+    assert list(dict.fromkeys(handled)) == [0, 1, 2, 3, 4, 6, 7]
+    assert [row.event["pk"]["id"] for row in sink.rows.values()] == [5]
+    assert position(store)["cursor"]["tiebreaker"] == {"id": 7}

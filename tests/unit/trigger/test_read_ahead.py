@@ -9,12 +9,15 @@ import pytest
 
 from azure_functions_db.core import bridge
 from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, RowsFailed, SerializationError
-from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
+from azure_functions_db.core.types import AdapterCapability, Change, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
+from azure_functions_db.trigger import ahead as ahead_module
 from azure_functions_db.trigger import tick
+from azure_functions_db.trigger.ahead import Page, PageAhead
 from azure_functions_db.trigger.events import RowChange
-from tests.unit.trigger.poller import Collected, poller, position, run
+from azure_functions_db.trigger.normalizers import ChangeNormalizer
+from tests.unit.trigger.poller import Collected, ListSource, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -353,6 +356,29 @@ def test_events_of_a_page_that_was_read_ahead_tell_of_their_own_batch() -> None:
     assert (len(set(batches)), book.ahead) == (3, [10, 20])
 
 
+class Log(Book):
+    """The same numbers as changes, each of which tells something of itself."""
+
+    cursor_column: Any = None  # type: ignore[assignment]
+    pk_columns: Any = None  # type: ignore[assignment]
+
+    def _page(self, first: int, limit: int) -> FetchResult:
+        page = super()._page(first, limit)
+        changes = [
+            Change("insert", str(row["id"]), {"id": row["id"]}, dict(row), metadata={"transaction": row["id"]})
+            for row in page.records
+        ]
+        return FetchResult(changes, page.next_checkpoint, page.more)
+
+
+def test_changes_that_tell_something_of_themselves_tell_of_their_batch_besides() -> None:
+    log, seen = Log(30), list[Any]()
+    run(poller(log, batch_size=10, max_batches_per_tick=10, normalizer=ChangeNormalizer()), seen.extend)
+    assert [event.metadata["transaction"] for event in seen] == list(range(30))
+    assert [len({event.metadata["batch_id"] for event in seen[first : first + 10]}) for first in (0, 10, 20)] == [1] * 3
+    assert log.ahead == [10, 20]
+
+
 def test_a_normalizer_of_the_user_is_called_by_the_tick_itself() -> None:
     book, handler, threads = Book(30), Collected(), set[int]()
 
@@ -377,3 +403,36 @@ def test_records_that_make_no_events_are_told_of_in_their_turn(monkeypatch: pyte
         run(poller(book, store, batch_size=10, max_batches_per_tick=10), handler)
     assert (handler.ids, position(store)) == (list(range(10)), {"cursor": 10})
     assert book.pages == [(0, False), (10, True), (10, False)]
+
+
+def test_a_page_that_belongs_elsewhere_is_not_taken_for_the_next_one() -> None:
+    page = FetchResult([{"id": 10}], {"cursor": 11})
+    ahead = PageAhead.read({"cursor": 10}, lambda: page)
+    assert ahead.at({"cursor": 20}) is None
+    assert ahead.at({"cursor": 10}) == Page(page)
+
+
+def test_what_was_handled_is_committed_though_asking_for_more_fails() -> None:
+    """After a short page, a source that cannot tell whether more is waiting is asked before the commit."""
+
+    class Failing(ListSource):
+        def fetch(self, cursor: Any, batch_size: int) -> Any:
+            if cursor is not None:
+                raise FetchError("the table is locked")
+            return super().fetch(cursor, batch_size)
+
+    store, handler = MemoryStateStore(), Collected()
+    with pytest.raises(FetchError, match="locked"):
+        run(poller(Failing(5), store, batch_size=10, max_batches_per_tick=2), handler)
+    assert handler.ids == list(range(5))
+    assert position(store)["cursor"]["tiebreaker"] == {"id": 4}
+
+
+def test_where_no_thread_can_be_had_the_page_is_read_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_read: object, *, at_once: bool) -> None:
+        raise RuntimeError("cannot start new thread at interpreter shutdown")
+
+    monkeypatch.setattr(ahead_module, "in_background", refused)
+    book = Book(20)
+    assert drained(book)[0] == list(range(20))
+    assert book.ahead == []

@@ -1,0 +1,302 @@
+"""In which order a tick takes its lease, reads, fixes its start, handles, commits and acknowledges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, PositionLostError, SourceInUseError
+from azure_functions_db.core.signals import LeaseSkipped, PollerPaused, SourceReported, TickCompleted, TickResult
+from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
+from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.trigger.batch import Checkpoint
+from azure_functions_db.trigger.lease import TickCancelled
+from azure_functions_db.trigger.retry import RetryPolicy
+from tests.unit.trigger.poller import Collected, ListSource, Recorder, poller, position, run
+
+if TYPE_CHECKING:
+    from azure_functions_db.core.types import CheckpointJson
+
+
+class Log:
+    """Numbers from 0 on, as a log tells them; notes each call, and whether the lease was held."""
+
+    cursor_column, pk_columns = "id", ("id",)
+    source_descriptor = SourceDescriptor("log", "fake", "sha256:log")
+
+    def __init__(self, store: Any, count: int = 3, **needs: bool) -> None:
+        self.store = store
+        self.count = count
+        self.needs = needs
+        self.start: CheckpointJson | None = None
+        self.calls: list[tuple[str, Any]] = []
+        self.held: list[bool] = []
+        self.failures: dict[str, list[Exception]] = {}
+        self.facts: list[Any] = []
+
+    def validate(self) -> None: ...
+
+    def open(self) -> None:
+        self._note("open", None)
+
+    def close(self) -> None:
+        self._note("close", None)
+
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability(**self.needs)
+
+    def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+        self._note("fetch", checkpoint.get("cursor"))
+        first = checkpoint.get("cursor", 0)
+        end = min(first + limit, self.count)
+        records = [{"id": number} for number in range(first, end)]
+        return FetchResult(records, {"cursor": end}, end < self.count, start=self.start, facts=self.facts)
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        self._note("acknowledge", checkpoint.get("cursor"))
+
+    def _note(self, call: str, cursor: Any) -> None:
+        self.calls.append((call, cursor))
+        self.held.append(MemoryStateStore(shared_with=self.store).look("orders").lease is not None)
+        if self.failures.get(call):
+            raise self.failures[call].pop(0)
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+class QuietLog(Log):
+    """Knows without being read that nothing has come."""
+
+    is_quiet = True
+
+    def quiet(self, checkpoint: CheckpointJson) -> FetchResult | None:
+        self._note("quiet", checkpoint.get("cursor"))
+        return FetchResult([], checkpoint, more=False) if self.is_quiet else None
+
+
+@pytest.fixture
+def store() -> MemoryStateStore:
+    return MemoryStateStore()
+
+
+def commit(store: MemoryStateStore, checkpoint: CheckpointJson) -> None:
+    lease = store.acquire_lease("orders", 60)
+    store.commit_checkpoint("orders", checkpoint, lease)
+    store.release_lease("orders", lease)
+
+
+class TestASourceWithOneReader:
+    def test_is_read_under_the_lease_only(self, store: MemoryStateStore) -> None:
+        source = Log(store, needs_lease=True)
+        assert run(poller(source, store), Collected()) == 3
+        assert source.held[source.names().index("fetch")]
+        plain = Log(store)
+        run(poller(plain, store), Collected())
+        assert not plain.held[plain.names().index("fetch")], "others take it once there is something to do"
+
+    def test_is_not_read_while_another_holds_the_lease(self, store: MemoryStateStore) -> None:
+        MemoryStateStore(shared_with=store).acquire_lease("orders", 60)
+        source, recorder = Log(store, needs_lease=True), Recorder()
+        assert run(poller(source, store, observers=[recorder]), Collected()) == 0
+        assert source.calls == []
+        assert [signal.result for signal in recorder.of(TickCompleted)] == [TickResult.SKIPPED]
+
+    def test_that_is_quiet_is_not_opened_and_takes_no_lease(self, store: MemoryStateStore) -> None:
+        source = QuietLog(store, needs_lease=True)
+        commit(store, {"cursor": 1})
+        assert run(poller(source, store), Collected()) == 0
+        assert source.calls == [("quiet", 1)]
+        assert not any(source.held)
+        source.is_quiet = False
+        assert run(poller(source, store), Collected()) == 2
+        assert source.names()[:4] == ["quiet", "quiet", "open", "fetch"]
+
+    def test_that_somebody_else_reads_is_a_skip_and_no_failure(self, store: MemoryStateStore) -> None:
+        source, recorder = Log(store, needs_lease=True), Recorder()
+        source.failures["fetch"] = [SourceInUseError("the slot is active")]
+        assert run(poller(source, store, observers=[recorder]), Collected()) == 0
+        assert [signal.result for signal in recorder.of(TickCompleted)] == [TickResult.SKIPPED]
+        assert len(recorder.of(LeaseSkipped)) == 1
+        assert store.look("orders").lease is None
+
+
+class TestASourceThatLetsGo:
+    def test_is_told_of_the_last_commit_again_by_the_next_tick(self, store: MemoryStateStore) -> None:
+        """A crash may have come between the commit and its acknowledgement."""
+        commit(store, {"cursor": 1})
+        source = Log(store, acknowledges=True)
+        run(poller(source, store), Collected())
+        assert [call for call in source.calls if call[0] == "acknowledge"] == [("acknowledge", 1), ("acknowledge", 3)]
+
+    def test_is_told_of_nothing_before_anything_was_committed(self, store: MemoryStateStore) -> None:
+        source = Log(store, acknowledges=True)
+        run(poller(source, store), Collected())
+        assert [call for call in source.calls if call[0] == "acknowledge"] == [("acknowledge", 3)]
+
+    def test_and_others_are_not_asked_twice(self, store: MemoryStateStore) -> None:
+        commit(store, {"cursor": 1})
+        source = Log(store)
+        run(poller(source, store), Collected())
+        assert [call for call in source.calls if call[0] == "acknowledge"] == [("acknowledge", 3)]
+
+    def test_that_fails_to_do_so_fails_no_tick(self, store: MemoryStateStore) -> None:
+        source = Log(store, acknowledges=True)
+        source.failures["acknowledge"] = [OSError("gone")]
+        assert run(poller(source, store), Collected()) == 3
+        assert position(store) == {"cursor": 3}
+        assert store.look("orders").lease is None
+
+
+class TestWhereASourceHasBegun:
+    def test_is_committed_before_anything_of_it_is_handled(self, store: MemoryStateStore) -> None:
+        source, seen = Log(store), list[Any]()
+        source.start = {"cursor": 0, "snapshot": "s1"}
+        run(poller(source, store), lambda _events: seen.append(position(store)))
+        assert seen == [{"cursor": 0, "snapshot": "s1"}]
+        assert position(store) == {"cursor": 3}
+
+    def test_makes_nothing_well_again_before_it_is_handled(self, store: MemoryStateStore) -> None:
+        source = Log(store)
+        source.start = {"cursor": 0}
+
+        def fail(_events: list[Any]) -> None:
+            raise ValueError("no stock")
+
+        for attempt in (1, 2):
+            with pytest.raises(HandlerError):
+                run(poller(source, store), fail)
+            failure = Checkpoint.of(store.load_checkpoint("orders")).failure
+            assert failure is not None
+            assert failure.attempts == attempt
+
+
+class TestAPositionTakenOverFromOthers:
+    def test_is_committed_before_anything_is_read(self, store: MemoryStateStore) -> None:
+        source = Log(store)
+        carried = poller(source, store, carried=lambda loaded: None if loaded.position else {"cursor": 2})
+        assert run(carried, Collected()) == 1
+        assert source.calls[1] == ("fetch", 2)
+        assert source.held[1], "what was taken over is under the lease"
+        assert run(carried, Collected()) == 0
+
+    def test_is_not_taken_where_another_instance_is_faster(self, store: MemoryStateStore) -> None:
+        def late(_loaded: Checkpoint) -> CheckpointJson:
+            MemoryStateStore(shared_with=store).acquire_lease("orders", 60)
+            return {"cursor": 2}
+
+        source = Log(store)
+        assert run(poller(source, store, carried=late), Collected()) == 0
+        assert (source.names(), position(store)) == ([], {})
+
+    def test_is_looked_for_before_a_quiet_source_is_believed(self, store: MemoryStateStore) -> None:
+        source = QuietLog(store, needs_lease=True)
+        carried = poller(source, store, carried=lambda loaded: None if loaded.position else {"cursor": 1})
+        assert run(carried, Collected()) == 2
+
+
+class TestATickThatDoesNotGoWell:
+    def test_closes_its_source_and_gives_back_its_lease_though_both_fail(self) -> None:
+        store = FaultyStateStore()
+        source = Log(store, needs_lease=True)
+        source.failures = {"fetch": [FetchError("no such table")], "close": [OSError("gone")]}
+        with pytest.raises(FetchError, match="no such table"):
+            run(poller(source, store), Collected())
+        assert source.names()[-1] == "close"
+        assert store.look("orders").lease is None
+
+    def test_closes_its_source_though_the_lease_cannot_be_given_back(self) -> None:
+        store = FaultyStateStore()
+        source = Log(store, needs_lease=True)
+
+        def fail(_events: list[Any]) -> None:
+            store.faults.plan("replace", *[Fault.UNREACHABLE] * 9)
+            store.faults.plan("read", *[Fault.UNREACHABLE] * 9)
+            raise ValueError("no stock")
+
+        trigger = poller(source, store)
+        with pytest.raises(HandlerError):
+            run(trigger, fail)
+        assert source.names()[-1] == "close"
+
+    def test_is_told_by_how_many_have_failed_in_a_row(self, store: MemoryStateStore) -> None:
+        source, recorder = ListSource(3), Recorder()
+        trigger = poller(source, store, observers=[recorder])
+        source.failures = [ValueError(), ValueError()]
+        for _ in range(2):
+            with pytest.raises(FetchError):
+                run(trigger, Collected())
+        run(trigger, Collected())
+        told = [(signal.result, signal.consecutive_failures) for signal in recorder.of(TickCompleted)]
+        assert told == [(TickResult.FAILED, 1), (TickResult.FAILED, 2), (TickResult.HANDLED, 0)]
+
+    def test_was_not_tried_where_it_was_cancelled_or_paused(self, store: MemoryStateStore) -> None:
+        recorder = Recorder()
+
+        def cancelled(_events: list[Any]) -> None:
+            raise TickCancelled
+
+        trigger = poller(ListSource(3), store, observers=[recorder])
+        with pytest.raises(TickCancelled):
+            run(trigger, cancelled)
+        store.pause("orders", "ann", "a migration")
+        assert run(trigger, Collected()) == 0
+        told = [(signal.result, signal.consecutive_failures) for signal in recorder.of(TickCompleted)]
+        assert told == [(TickResult.CANCELLED, None), (TickResult.PAUSED, None)]
+        assert [signal.pause.by for signal in recorder.of(PollerPaused)] == ["ann"]
+
+    def test_leaves_it_to_the_next_holder_to_say_how_it_fares(self, store: MemoryStateStore) -> None:
+        recorder = Recorder()
+
+        def lose(_events: list[Any]) -> None:
+            raise LostLeaseError("gone")
+
+        with pytest.raises(LostLeaseError):
+            run(poller(ListSource(3), store, observers=[recorder]), lose)
+        assert Checkpoint.of(store.load_checkpoint("orders")).failure is None
+        assert [signal.consecutive_failures for signal in recorder.of(TickCompleted)] == [1]
+
+    def test_takes_nothing_for_lost_that_others_have_read_after_its_lease(self, store: MemoryStateStore) -> None:
+        clock = [0.0]
+
+        class Late(Log):
+            def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+                clock[0] += 1000
+                raise PositionLostError("1 is gone")
+
+        with pytest.raises(LostLeaseError):
+            run(poller(Late(store, needs_lease=True), store, monotonic=lambda: clock[0]), Collected())
+
+
+class TestRowByRow:
+    def test_every_row_is_a_batch_and_all_of_them_count_as_one(self, store: MemoryStateStore) -> None:
+        handler = Collected()
+        assert run(poller(Log(store, 5), store, batch_size=3, commit="row"), handler) == 3
+        assert [len(batch) for batch in handler.batches] == [1, 1, 1]
+        assert position(store) == {"cursor": 3}
+
+
+class TestRowsThatAHandlerChanges:
+    @pytest.mark.parametrize("options", [{"retry_policy": RetryPolicy(max_attempts=2, delay_seconds=0)}])
+    def test_are_copies_where_they_may_be_needed_again(self, store: MemoryStateStore, options: dict[str, Any]) -> None:
+        seen: list[Any] = []
+
+        def spoil(events: list[Any]) -> None:
+            seen.append([dict(event.after) for event in events])
+            for event in events:
+                event.after.clear()
+            if len(seen) == 1:
+                raise ValueError("once more")
+
+        assert run(poller(ListSource(2), store, **options), spoil) == 2
+        assert seen[0] == seen[1]
+
+
+def test_a_fact_is_told_once_for_each_page(store: MemoryStateStore) -> None:
+    source, recorder = Log(store), Recorder()
+    source.facts = ["a fact"]
+    run(poller(source, store, observers=[recorder]), Collected())
+    run(poller(source, store, observers=[recorder]), Collected())
+    assert [signal.fact for signal in recorder.of(SourceReported)] == ["a fact", "a fact"]
