@@ -359,8 +359,8 @@ def test_events_of_a_page_that_was_read_ahead_tell_of_their_own_batch() -> None:
 class Log(Book):
     """The same numbers as changes, each of which tells something of itself."""
 
-    cursor_column: Any = None  # type: ignore[assignment]
-    pk_columns: Any = None  # type: ignore[assignment]
+    cursor_column: Any = None
+    pk_columns: Any = None
 
     def _page(self, first: int, limit: int) -> FetchResult:
         page = super()._page(first, limit)
