@@ -1,6 +1,7 @@
 """The first row in a fresh process, and the first tick, beside a first plain query through SQLAlchemy's own engine.
 
-Each is a process of its own; what is imported is imported before the clock starts.
+Each is a process of its own, with bytecode as an installed package has it; what is imported is imported before the
+clock starts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import subprocess
 import sys
 
 from bindings_single import fill, table
-from common import databases, report_turns
+from common import as_installed, databases, report_turns
 from sqlalchemy import create_engine
 
 ROUNDS = 12
@@ -42,7 +43,8 @@ print(time.perf_counter() - began)
 def seconds(work: str, kind: str, url: str) -> float:
     """Return how long a fresh interpreter takes for it."""
     program = PROGRAM.format(driver=DRIVERS[kind], url=url, work=work)
-    return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
+    child = [sys.executable, "-c", program]
+    return float(subprocess.run(child, check=True, capture_output=True, text=True, env=as_installed()).stdout)
 
 
 def main() -> None:
@@ -52,8 +54,8 @@ def main() -> None:
             engine = create_engine(url)
             fill(engine, table())
             engine.dispose()
-            turns = [[seconds(work, kind, url) for work in ("get", "tick", "plain")] for _ in range(ROUNDS)]
-            gets, ticks, plain = map(list, zip(*turns, strict=True))
+            turns = [[seconds(work, kind, url) for work in ("get", "tick", "plain")] for _ in range(1 + ROUNDS)]
+            gets, ticks, plain = map(list, zip(*turns[1:], strict=True))
             report_turns(
                 "cold_start", f"{kind}: first get, beside a first plain query", gets, plain, target=TARGETS.get(kind)
             )

@@ -8,10 +8,23 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import create_engine, make_url, text
 
 Work = Callable[[], object]
+
+
+_bytecode = TemporaryDirectory(prefix="bench_bytecode_")
+
+
+def as_installed() -> dict[str, str]:
+    """Return the environment of a child that keeps its bytecode, as pip does when it installs a package.
+
+    Its first run compiles and is not to be counted.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": _bytecode.name}
 
 
 @contextmanager
