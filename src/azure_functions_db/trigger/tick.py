@@ -135,6 +135,7 @@ class Tick:
         self._batches = self._fetched = self._handled_count = 0
         self._ahead: PageAhead | None = None
         self._batch: Batch | None = None  # the one that is at hand
+        self._last: Batch | None = None  # the one before, until the next page is being read
         self._unmoved: Checkpoint | None = None  # what a failed batch leaves to be written, where it is known
         self._failures = 0
         self._linger = self._new_linger()
@@ -381,7 +382,7 @@ class Tick:
             return None
         if not self._hold():
             return None
-        checkpoint, self._has_rested = self._remembered(reached, checkpoint), True
+        checkpoint, self._has_rested, self._last = self._remembered(reached, checkpoint), True, None
         if isinstance(self._source, TellsQuiet):
             self._close()  # nobody is kept waiting, by a slot that is held say, while there is nothing to read
         self._pause(self._linger.pause(self._seconds_left() - self._batch_seconds, held_back=bool(found.more)))
@@ -466,6 +467,8 @@ class Tick:
             self._ahead = PageAhead.begin(position, read, at_once=self._pace.is_read_at_once)
 
     def _page_with_events(self, position: Position) -> Page:
+        """Read a page and make its events, while the handler has the page before."""
+        self._last = None  # its thousands of objects go here, where it takes no time between two calls of the handler
         page = self._page(position, self._page_size, None)
         return Page(page, EarlyEvents.made(self._settings.normalizer, page, self._whole))
 
@@ -812,6 +815,7 @@ class Tick:
             self._linger.note_change()
         self._result = TickResult.HANDLED
         self._batch = None
+        self._last = batch if self._ahead is not None else None
         self._acknowledge(batch.after, batch.id)
         self._tell_of(batch, handled)
         return None if batch.is_last else batch.after
