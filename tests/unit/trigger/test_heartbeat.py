@@ -115,7 +115,8 @@ def test_who_stops_a_heartbeat_waits_for_the_renewal_that_is_under_way() -> None
     assert began.wait(30)
     stopping = threading.Thread(target=lambda: (beating.heartbeat.stop(), order.append("stopped")))
     stopping.start()
-    wait_for(beating.heartbeat._stopped.is_set)
+    assert beating.heartbeat._stopped.wait(30)
+    stopping.join(0.02)  # who does not wait is over by now
     may_end.set()
     for thread in (renewal, stopping):
         thread.join(30)
