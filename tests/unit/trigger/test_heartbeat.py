@@ -101,6 +101,18 @@ def test_a_lease_that_ran_out_by_our_own_clock_is_not_renewed() -> None:
     assert beating.expiry.is_set(), "somebody else may have it by now"
 
 
+def test_a_heartbeat_renews_by_itself_and_ends_with_its_lease() -> None:
+    renewed, before = threading.Semaphore(0), set(threading.enumerate())
+    beating = Beating(renewed.release, ttl=0.03)
+    beating.heartbeat.start()
+    [keeper] = set(threading.enumerate()) - before
+    assert renewed.acquire(timeout=30)
+    assert renewed.acquire(timeout=30)
+    beating.expiry.lose()
+    keeper.join(30)
+    assert not keeper.is_alive()
+
+
 def test_who_stops_a_heartbeat_waits_for_the_renewal_that_is_under_way() -> None:
     began, may_end, order = threading.Event(), threading.Event(), list[str]()
 
