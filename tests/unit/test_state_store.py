@@ -114,6 +114,18 @@ class TestSilence:
             FaultyStateStore(shared_with=store).acquire_lease(POLLER, 60)
         assert store.acquire_lease(POLLER, 60).endswith(":2")
 
+    def test_nor_does_one_after_an_older_lease_that_was_never_given_back(self) -> None:
+        clock = FakeClock()
+        store = FaultyStateStore(clock=clock)
+        store.acquire_lease(POLLER, 60)
+        clock.advance(120)
+        state = store.look(POLLER)
+        store.faults.plan("replace", Fault.LOST_REPLY)
+        store.faults.plan("read", Fault.UNREACHABLE)
+        with pytest.raises(StateStoreError, match="did not answer"):
+            store.take(state, 60)
+        assert store.acquire_lease(POLLER, 60).endswith(":3")
+
     def test_an_unanswered_commit_is_settled_by_loading(self) -> None:
         store = FaultyStateStore()
         lease_id = store.acquire_lease(POLLER, 60)

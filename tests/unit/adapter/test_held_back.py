@@ -30,7 +30,7 @@ class HandWatch(DrainingWatch):
     def _look(self, connection: Connection, plan: Any, start: Any) -> bool:
         observed = self._observed(connection, plan, start)
         if self.database.is_hiding:
-            self._give_up("it hides them")
+            self._give_up(self.database.why)
         else:
             self._see_again()
         if observed.newest is None or self.is_blind:
@@ -54,6 +54,7 @@ class Database:
 
     server = "first start"
     is_hiding = False
+    why = "it hides them"
     doubt: str | None = None
     examinations = 0
 
@@ -65,11 +66,13 @@ class Database:
         self.while_waiting: Callable[[], None] = lambda: None
         self._provider = provider
         self._engine = create_engine(self.url)
+        self._connection = self._engine.connect()
+        self._execute("PRAGMA synchronous = OFF")  # nobody pulls the plug
         self._execute("CREATE TABLE rows_ (id integer PRIMARY KEY, version bigint)")
 
     def _execute(self, statement: str, **values: Any) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(text(statement), values)
+        self._connection.execute(text(statement), values)
+        self._connection.commit()
 
     def begin(self, name: str, *, writes: bool = True) -> None:
         self.running[name] = Transaction(name, name, "ann", writes)
@@ -81,15 +84,15 @@ class Database:
         for version in versions:
             self._execute("INSERT INTO rows_ VALUES (:key, :version)", key=key or version, version=version)
 
-    def source(self, **options: Any) -> SqlAlchemySource:
-        """A source as a new process makes it."""
+    def source(self, *, booted: float = 0.0, **options: Any) -> SqlAlchemySource:
+        """A source as a new process makes it, with a clock that counts from some moment of its own."""
         source = SqlAlchemySource(
             url=self.url,
             table="rows_",
             cursor_column="version",
             pk_columns=["id"],
             engine_provider=self._provider,
-            clock=lambda: self.time,
+            clock=lambda: self.time - booted,
             sleep=self._sleep,
             **options,
         )
@@ -101,7 +104,7 @@ class Database:
                 settle_seconds=None,
                 cap_seconds=relation.patience.cap_seconds,
                 abandon_seconds=relation.patience.abandon_seconds,
-                clock=lambda: self.time,
+                clock=lambda: self.time - booted,
             )
         watch.database = self
         relation._watch, relation._is_watched = watch, True
@@ -113,6 +116,7 @@ class Database:
         self.while_waiting()
 
     def dispose(self) -> None:
+        self._connection.close()
         self._engine.dispose()
 
 
@@ -191,6 +195,10 @@ def test_what_another_start_of_the_server_has_shown_counts_for_nothing(database:
     database.begin("t9")
     assert Poller(database.source(), first.checkpoint).read() == []
     assert first.read() == [], "nor in the process that has seen the first"
+    assert (first.checkpoint["horizon"]["server"], set(first.checkpoint["horizon"]["waits"])) == (
+        database.server,
+        {"t9"},
+    )
     database.end("t9")
     assert first.read() == [2]
 
@@ -280,7 +288,7 @@ def test_how_long_somebody_was_waited_for_survives_a_restart(database: Database)
     database.insert(2)
     assert first.read() == []
     database.time += 61
-    again = Poller(database.source(horizon_cap_seconds=60, horizon_wait_seconds=0), first.checkpoint)
+    again = Poller(database.source(horizon_cap_seconds=60, horizon_wait_seconds=0, booted=900), first.checkpoint)
     assert again.read() == [2]
 
 
@@ -297,11 +305,20 @@ def test_a_database_that_hides_its_transactions_is_read_with_a_warning_and_trust
         database.insert(3)
         assert poller.read() == [3]
     assert caplog.text.count("may miss rows that commit late: it hides them") == 1, "it is told once"
+    watch = source._relation._watch
+    assert watch is not None
+    assert (watch.grade, watch.reason, watch.is_settled) == ("none", "it hides them", True)
+    database.why = "it follows another one"
+    database.insert(4)
+    with caplog.at_level(logging.WARNING):
+        assert poller.read() == [4]
+    assert "may miss rows that commit late: it follows another one" in caplog.text
     database.is_hiding = False
     database.insert(5)
     with caplog.at_level(logging.WARNING):
         assert poller.read() == []
     assert "sees the running transactions again" in caplog.text
+    assert (watch.grade, watch.reason) == ("exact", None)
 
 
 def test_a_beginning_at_now_is_behind_nobody_who_is_running(

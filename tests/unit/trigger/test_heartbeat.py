@@ -92,6 +92,49 @@ def test_a_renewal_that_hangs_past_the_end_does_not_win_the_lease_back() -> None
     assert beating.expiry.is_set()
 
 
+def test_a_lease_that_ran_out_by_our_own_clock_is_not_renewed() -> None:
+    renewals: list[int] = []
+    beating = Beating(lambda: renewals.append(1))
+    beating.clock.now = 95
+    beating.heartbeat.beat()
+    assert renewals == []
+    assert beating.expiry.is_set(), "somebody else may have it by now"
+
+
+def test_a_heartbeat_renews_by_itself_and_ends_with_its_lease() -> None:
+    renewed, before = threading.Semaphore(0), set(threading.enumerate())
+    beating = Beating(renewed.release, ttl=0.03)
+    beating.heartbeat.start()
+    [keeper] = set(threading.enumerate()) - before
+    assert renewed.acquire(timeout=30)
+    assert renewed.acquire(timeout=30)
+    beating.expiry.lose()
+    keeper.join(30)
+    assert not keeper.is_alive()
+
+
+def test_who_stops_a_heartbeat_waits_for_the_renewal_that_is_under_way() -> None:
+    began, may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    def renew() -> None:
+        began.set()
+        assert may_end.wait(30)
+        order.append("renewed")
+
+    beating = Beating(renew)
+    renewal = threading.Thread(target=beating.heartbeat.beat)
+    renewal.start()
+    assert began.wait(30)
+    stopping = threading.Thread(target=lambda: (beating.heartbeat.stop(), order.append("stopped")))
+    stopping.start()
+    assert beating.heartbeat._stopped.wait(30)
+    stopping.join(0.02)  # who does not wait is over by now
+    may_end.set()
+    for thread in (renewal, stopping):
+        thread.join(30)
+    assert order == ["renewed", "stopped"]
+
+
 def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     beating = Beating(fail(LostLeaseError("taken")))
     beating.heartbeat.beat()
