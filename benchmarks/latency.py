@@ -23,7 +23,7 @@ from azure_functions_db import (
     PostgresLogicalSource,
     SqlAlchemySource,
 )
-from azure_functions_db.trigger.linger import end_lingering
+from azure_functions_db.trigger.pace import end_lingering
 
 SECONDS = 60.0
 SCHEDULE = 5.0

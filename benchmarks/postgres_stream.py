@@ -19,9 +19,9 @@ from common import databases
 from sqlalchemy import create_engine, make_url, text
 
 from azure_functions_db import DbConfig, EngineProvider, PostgresLogicalSource, SqlAlchemySource
+from azure_functions_db.sources.postgres.changes import RowType, Session, Shape
 from azure_functions_db.sources.postgres.pgoutput import Insert, Relation, decoded
 from azure_functions_db.sources.postgres.replication import Replication
-from azure_functions_db.sources.postgres.rows import RowType, Session, Shape
 
 COLUMNS = (
     "id bigserial PRIMARY KEY, a int, b bigint, c text, d varchar(40), e numeric(12, 2), f double precision, "

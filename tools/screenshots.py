@@ -20,8 +20,7 @@ from azure_functions_db.dashboard.board import Board
 from azure_functions_db.dashboard.server import DashboardServer
 from azure_functions_db.dashboard.site import Site
 from azure_functions_db.operations.pollers import Pollers, app_of
-from azure_functions_db.trigger.batch import Checkpoint
-from azure_functions_db.trigger.history import Sample
+from azure_functions_db.trigger.batch import Checkpoint, Sample
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
 _ROWS = 400

@@ -55,12 +55,10 @@ if TYPE_CHECKING:
     from azure_functions_db.dashboard.blueprint import dashboard_blueprint
     from azure_functions_db.decorator.bindings import DbBindings
     from azure_functions_db.decorator.composition import get_db_metadata
-    from azure_functions_db.decorator.out import AsyncDbOut, DbOut
+    from azure_functions_db.decorator.injection import AsyncDbOut, DbOut
     from azure_functions_db.ledger import DeliveredLedger, ProcessedLedger, processed_once
     from azure_functions_db.observability import OpenTelemetryMetrics, OpenTelemetryObserver
-    from azure_functions_db.quarantine.blob_sink import BlobQuarantine
-    from azure_functions_db.quarantine.file_sink import FileQuarantine
-    from azure_functions_db.quarantine.sql_sink import SqlQuarantine
+    from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
     from azure_functions_db.sources.hashdiff.snapshots import BlobSnapshots, SqlSnapshots
     from azure_functions_db.sources.hashdiff.source import HashDiffSource
     from azure_functions_db.sources.keyset.source import SqlAlchemySource
@@ -147,12 +145,10 @@ _HOMES = {
     "dashboard.blueprint": ["dashboard_blueprint"],
     "decorator.bindings": ["DbBindings"],
     "decorator.composition": ["get_db_metadata"],
-    "decorator.out": ["AsyncDbOut", "DbOut"],
+    "decorator.injection": ["AsyncDbOut", "DbOut"],
     "ledger": ["DeliveredLedger", "ProcessedLedger", "processed_once"],
     "observability": ["OpenTelemetryMetrics", "OpenTelemetryObserver"],
-    "quarantine.blob_sink": ["BlobQuarantine"],
-    "quarantine.file_sink": ["FileQuarantine"],
-    "quarantine.sql_sink": ["SqlQuarantine"],
+    "quarantine": ["BlobQuarantine", "FileQuarantine", "SqlQuarantine"],
     "trigger.events": ["RowChange"],
     "trigger.handler": ["PollContext"],
     "trigger.normalizers": ["RecordNormalizer"],

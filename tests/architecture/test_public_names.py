@@ -6,6 +6,7 @@ import ast
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,42 @@ def test_the_public_names_are_these() -> None:
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_a_public_name_can_be_imported(name: str) -> None:
     assert getattr(azure_functions_db, name) is not None
+
+
+MODULES = {
+    "adapter.sqlalchemy": "SqlAlchemySource",
+    "binding.reader": "DbReader",
+    "binding.writer": "DbWriter",
+    "core.config": "DbConfig",
+    "core.engine": "EngineProvider",
+    "core.errors": "DbError",
+    "core.serializers": "serialize_cursor_part",
+    "core.types": "SourceDescriptor",
+    "decorator": "DbBindings",
+    "observability": "OpenTelemetryMetrics",
+    "quarantine": "BlobQuarantine",
+    "relay": "EventHubRelay",
+    "state.backend": "Version",
+    "state.blob": "BlobCheckpointStore",
+    "state.errors": "StateStoreError",
+    "testing.drills": "run_drills",
+    "testing.faults": "FaultyStateStore",
+    "testing.memory": "MemorySource",
+    "testing.sources": "SourceContract",
+    "testing.stores": "StateStoreContract",
+    "trigger.context": "PollContext",
+    "trigger.errors": "PollerError",
+    "trigger.events": "RowChange",
+    "trigger.normalizers": "RecordNormalizer",
+    "trigger.poll": "PollTrigger",
+    "trigger.retry": "RetryPolicy",
+    "trigger.runner": "PollRunner",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), MODULES.items())
+def test_a_module_that_users_import_by_its_path_stays_there(module: str, name: str) -> None:
+    assert hasattr(import_module(f"azure_functions_db.{module}"), name)
 
 
 ERRORS = [name for name in PUBLIC_NAMES if name.endswith("Error") or name == "RowsFailed"]

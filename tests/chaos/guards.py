@@ -8,9 +8,8 @@ from typing import Any
 from unittest import mock
 
 from azure_functions_db.sources.keyset import horizon_mysql, reader
-from azure_functions_db.sources.keyset.bounds import PendingBounds
 from azure_functions_db.sources.keyset.definition import Partition
-from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sources.keyset.horizon import DrainingWatch, PendingBounds
 from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
 from azure_functions_db.sources.keyset.page import read_page
 from azure_functions_db.sources.keyset.plan import Plan

@@ -13,8 +13,7 @@ from sqlalchemy import create_engine
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.ports import CountsQuarantined, QuarantineSink
 from azure_functions_db.core.types import QuarantinedRow
-from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine
-from azure_functions_db.quarantine.entry import encoded
+from azure_functions_db.quarantine import BlobQuarantine, FileQuarantine, SqlQuarantine, encoded
 from azure_functions_db.testing.memory import MemoryQuarantine
 from tests.conftest import temporary_database
 from tests.support.sqlserver import Model
@@ -159,7 +158,7 @@ def test_a_row_of_an_odd_name_that_an_older_version_has_put_aside_is_still_one(s
 
 
 def test_a_locked_table_is_an_error_after_a_while(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("azure_functions_db.quarantine.sql_sink.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("azure_functions_db.quarantine.LOCK_SECONDS", 0.1)
     sink = SqlQuarantine(url=postgres_database)
     sink.put([row("e1")])
     engine = create_engine(postgres_database)

@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import azure_functions_db
-from azure_functions_db.cli.exits import Exit
 from azure_functions_db.cli.main import app
-from azure_functions_db.cli.options import SUMMARIES
+from azure_functions_db.cli.options import SUMMARIES, Exit
 from azure_functions_db.core import signals
 from azure_functions_db.core.errors import Code
 from azure_functions_db.core.signals import Stage

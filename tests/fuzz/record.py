@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine, text
 
-from azure_functions_db.sources.mysql.replica import Replica, random_server_id
+from azure_functions_db.sources.mysql.log import Replica, random_server_id
 from tests.support.binlog import end_of_log, run
 
 if TYPE_CHECKING:

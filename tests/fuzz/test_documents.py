@@ -12,14 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from azure_functions_db import FileQuarantine, FileStateStore, MemoryStateStore, SqlQuarantine
+from azure_functions_db import FileQuarantine, FileStateStore, MemoryStateStore, SqlQuarantine, quarantine
 from azure_functions_db.cli.apps import _local_settings
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
 from azure_functions_db.dashboard.board import Board
 from azure_functions_db.dashboard.site import ACT_HEADER, Request, Site
 from azure_functions_db.operations.pollers import Pollers
 from azure_functions_db.operations.quarantine import Selection, drop, entries_in, restorable
-from azure_functions_db.quarantine import entry
 from azure_functions_db.testing.memory import MemoryQuarantine
 from tests.fuzz.inputs import SECRET, changed, fuzzed, json_values, mutated, odd_texts, refusing
 from tests.unit.test_foreign_state import DOCUMENT, ROW
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-ENTRY = json.loads(entry.encoded(ROW))
+ENTRY = json.loads(quarantine.encoded(ROW))
 ACTS = ["pause", "resume", "replay", "drop", "break-lease", "reset-to-beginning", "reset-to-end"]
 parts = st.sampled_from(["api", "pollers", "orders", "quarantine", "e1", "assets", "..", "%2e", *ACTS]) | odd_texts
 
@@ -94,7 +93,7 @@ def test_a_checkpoint_file_is_a_position_or_refused(folder: Path, content: bytes
 @fuzzed
 @given(written(ENTRY))
 def test_an_entry_in_a_file_is_a_row_or_refused(folder: Path, content: bytes) -> None:
-    file = folder / "quarantine" / entry.path_of(ROW.poller_name, ROW.event_id)
+    file = folder / "quarantine" / quarantine.path_of(ROW.poller_name, ROW.event_id)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
     with refusing(StateStoreError):

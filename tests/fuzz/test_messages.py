@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db.core.errors import FetchError, SerializationError, SourceConfigurationError
-from azure_functions_db.sources.mysql.events import TableMaps
+from azure_functions_db.sources.mysql.decoding import TableMaps
+from azure_functions_db.sources.mysql.log import Event, Replica
 from azure_functions_db.sources.mysql.position import BinlogPosition
-from azure_functions_db.sources.mysql.replica import Event, Replica
 from azure_functions_db.sources.mysql.transactions import TransactionReader
-from azure_functions_db.sources.postgres.changes import ChangeStream, Place, TableRows
-from azure_functions_db.sources.postgres.rows import RowType, Session, Shape
+from azure_functions_db.sources.postgres.changes import ChangeStream, Place, RowType, Session, Shape, TableRows
 from tests.fuzz.inputs import fuzzed, lines, mutated, refusing
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.operations.pollers import sink_at, store_at
 from azure_functions_db.operations.positions import guessed, of_kind
 from azure_functions_db.operations.run import parsed_schedule
-from azure_functions_db.operations.stores import sink_at, store_at
 from tests.fuzz.inputs import SECRET, fuzzed, odd_texts, refusing
 
 NOW = dt.datetime(2026, 4, 7, tzinfo=dt.UTC)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db import FetchError, MongoChangeStreamSource
-from azure_functions_db.sources.mongo.documents import extended
+from azure_functions_db.sources.mongo.log import extended
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import Change

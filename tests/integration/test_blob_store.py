@@ -24,7 +24,7 @@ from azure_functions_db import (
     LostLeaseError,
     StateStoreError,
 )
-from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, storage_account
+from azure_functions_db.azure import ByConnectionString, ByIdentity, storage_account
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine
 from tests.support.told import whole_story

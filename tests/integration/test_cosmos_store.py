@@ -15,7 +15,7 @@ import pytest
 from azure.cosmos import PartitionKey
 
 from azure_functions_db import ConfigurationError, CosmosStateStore, LostLeaseError, StateStoreError
-from azure_functions_db.operations.stores import store_at
+from azure_functions_db.operations.pollers import store_at
 from tests.support import cosmos
 from tests.support.cosmos import FAULTS, CosmosTransport
 from tests.support.storage import Scene

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from azure_functions_db import DbConfig, EngineProvider, SqlAlchemySource
-from azure_functions_db.sources.keyset.bounds import SavedHorizon, written
+from azure_functions_db.sources.keyset.horizon import SavedHorizon, written
 from tests.integration.traffic import create_table
 from tests.support.visitors import visitor
 

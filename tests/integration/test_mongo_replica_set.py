@@ -22,7 +22,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from azure_functions_db import MongoChangeStreamSource, PositionLostError
-from azure_functions_db.sources.mongo.documents import extended
+from azure_functions_db.sources.mongo.log import extended
 from tests.support.mongo import IS_REAL, Mirror, primary_of, replica_set
 from tests.support.waiting import wait_for
 from tools.services.mongodb import MongoDb

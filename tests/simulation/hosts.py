@@ -12,9 +12,10 @@ from azure_functions_db.state.store import DocumentStateStore
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import TickCancelled
+from azure_functions_db.trigger.pace import Pace
 from azure_functions_db.trigger.poll import settings_of
 from azure_functions_db.trigger.retry import RetryPolicy
-from azure_functions_db.trigger.tick import Pace, Tick
+from azure_functions_db.trigger.tick import Tick
 from tests.simulation.storage import Client, SimulatedBackend, SimulatedSink
 from tests.simulation.world import Chance, Crash, Process
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, SourceInUseError
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.sources.postgres.changes import KeyPage, RowType, Session, Shape, TableReader
 from azure_functions_db.sources.postgres.log import PostgresLog
 from azure_functions_db.sources.postgres.pgoutput import encoded_row, lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import SlotRefusedError
-from azure_functions_db.sources.postgres.rows import KeyPage, RowType, Session, Shape, TableReader
 from azure_functions_db.sources.postgres.server import PLUGIN, ServerState, Slot, Table, TableName
 from azure_functions_db.sources.postgres.source import PostgresLogicalSource
 from tests.simulation.database import Database, Transaction, Written

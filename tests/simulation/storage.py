@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from azure_functions_db.core.errors import StateStoreError
-from azure_functions_db.quarantine.entry import decoded, encoded, folder_of, is_at, oldest_first, path_of
+from azure_functions_db.quarantine import decoded, encoded, folder_of, is_at, oldest_first, path_of
 from azure_functions_db.state.backend import DocumentName, Stored, Version
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import MongoClient
 
 from azure_functions_db import MongoChangeStreamSource
-from azure_functions_db.sources.mongo.documents import extended
+from azure_functions_db.sources.mongo.log import extended
 from tests.support.proxy import cut
 from tests.support.waiting import wait_for
 from tools.services.instance import ROOT, Instance, exclusive

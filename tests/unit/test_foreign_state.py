@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from azure_functions_db import quarantine
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.core.types import QuarantinedRow
-from azure_functions_db.quarantine import entry
 from azure_functions_db.state.document import (
     Document,
     acquired,
@@ -146,15 +146,15 @@ def test_a_document_is_usable_or_refused_and_always_something_can_be_saved(conte
     use(document or salvaged(content, "orders", NOW))
 
 
-@given(st.one_of(changed(json.loads(entry.encoded(ROW))), st.binary(), values.map(json.dumps)))
+@given(st.one_of(changed(json.loads(quarantine.encoded(ROW))), st.binary(), values.map(json.dumps)))
 @example("[" * 100_000)
 def test_an_entry_is_a_row_or_refused(content: str | bytes) -> None:
-    refusal, row = attempted(lambda: entry.decoded(content, "somewhere", entry.is_at("orders/e1.json")))
+    refusal, row = attempted(lambda: quarantine.decoded(content, "somewhere", quarantine.is_at("orders/e1.json")))
     assert row or str(refusal).startswith("somewhere is ")
     if row:
         assert (row.poller_name, row.event_id) == ("orders", "e1")
-        assert entry.oldest_first([row, ROW])
-        assert entry.encoded(row)
+        assert quarantine.oldest_first([row, ROW])
+        assert quarantine.encoded(row)
 
 
 def test_of_a_broken_document_the_position_is_kept() -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from azure_functions_db.binding.converters import as_model
+from azure_functions_db.binding.conversion import as_model
 from azure_functions_db.binding.reader import DbReader, Reader
 from azure_functions_db.binding.session import DbSession
 from azure_functions_db.binding.writer import DbWriter, Writer

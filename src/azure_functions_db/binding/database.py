@@ -18,7 +18,6 @@ from azure_functions_db.core.errors import (
     WriteError,
 )
 from azure_functions_db.core.secrets import masked
-from azure_functions_db.sql.autocommit import driver_errors, run_single, takes_single_statements
 from azure_functions_db.sql.failures import (
     LOGIN_REFUSED,
     code_of,
@@ -33,8 +32,11 @@ from azure_functions_db.sql.transactions import (
     ambient_connection,
     begin_now,
     begun,
+    driver_errors,
     joined,
+    run_single,
     savepoint,
+    takes_single_statements,
     turn_on,
     undo,
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from azure_functions_db.binding.converters import as_model, dicts, loaded, names_of
+from azure_functions_db.binding.conversion import as_model, checked_key, checked_key_values, dicts, loaded, names_of
 from azure_functions_db.binding.database import Database, translated
-from azure_functions_db.binding.input_rows import checked_key, checked_key_values
 from azure_functions_db.binding.statements import plans, select_by_key, unfit_values, user_statement
 from azure_functions_db.core.errors import ConfigurationError, QueryError
 from azure_functions_db.sql.engine import engine_getter

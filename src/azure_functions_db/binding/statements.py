@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.binding.converters import binder, plain_binder
-from azure_functions_db.binding.input_rows import unique_keys
+from azure_functions_db.binding.conversion import binder, plain_binder, unique_keys
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Dialect, Engine, Table
 
-    from azure_functions_db.binding.converters import Converter
-    from azure_functions_db.binding.input_rows import Names
+    from azure_functions_db.binding.conversion import Converter, Names
 
 
 @dataclass(frozen=True, slots=True)

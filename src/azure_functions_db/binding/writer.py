@@ -9,9 +9,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from azure_functions_db.binding import statements
-from azure_functions_db.binding.converters import ByType, loaded
-from azure_functions_db.binding.database import Database, translated
-from azure_functions_db.binding.input_rows import (
+from azure_functions_db.binding.conversion import (
+    ByType,
     checked_columns,
     checked_conflict,
     checked_conflict_values,
@@ -21,17 +20,18 @@ from azure_functions_db.binding.input_rows import (
     chunked,
     grouped,
     has_unique_key,
+    loaded,
     merged,
     picker,
     references_itself,
     row_of,
 )
+from azure_functions_db.binding.database import Database, translated
 from azure_functions_db.binding.statements import Words, insert, on_conflict, unfit_values, upsert
 from azure_functions_db.core.errors import ConfigurationError, WriteError
-from azure_functions_db.sql.autocommit import driver_errors
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.reflection import checked_table, table_name
-from azure_functions_db.sql.transactions import savepoint
+from azure_functions_db.sql.transactions import driver_errors, savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from sqlalchemy import Connection, Table
 
-    from azure_functions_db.binding.converters import Converter
-    from azure_functions_db.binding.input_rows import Names, Values
+    from azure_functions_db.binding.conversion import Converter, Names, Values
     from azure_functions_db.binding.statements import Statement
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Row

@@ -15,8 +15,7 @@ from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import parsed_json
 from azure_functions_db.decorator.composition import poll_functions
-from azure_functions_db.operations.pollers import App, Pollers, app_of, registers_in
-from azure_functions_db.operations.stores import sink_at, store_at
+from azure_functions_db.operations.pollers import App, Pollers, app_of, registers_in, sink_at, store_at
 
 _SCRIPT = "function_app.py"
 _SETTINGS = "local.settings.json"

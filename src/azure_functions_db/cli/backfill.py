@@ -43,7 +43,7 @@ def backfill(
     last batch was committed. Events have the ids that the live poller gives them. Its own state is removed when it is
     complete.
     """
-    from azure_functions_db.azure.storage import hurried
+    from azure_functions_db.azure import hurried
     from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.drawing import Announcement, complain, show
     from azure_functions_db.operations.backfill import backfill_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import findings_table, indented, stacked, text
-from azure_functions_db.cli.options import AnyPoller, AsJson, Target, targeted
+from azure_functions_db.cli.options import AnyPoller, AsJson, Exit, Target, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +27,6 @@ def doctor(
     Exit code 1 when there are errors.
     """
     from azure_functions_db.cli.drawing import show
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.doctor import examine
 
     health = examine(target.pollers().chosen(name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from azure_functions_db.cli.drawing import problem, stacked, text, tree
-from azure_functions_db.cli.options import AsJson, PollerName, Target, targeted
+from azure_functions_db.cli.options import AsJson, Exit, PollerName, Target, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +23,6 @@ def inspect(
 ) -> None:
     """Show a poller's state document, also one that makes no sense (exit code 1)."""
     from azure_functions_db.cli.drawing import show
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.status import inspect
 
     inspection = inspect(target.one(name))

@@ -57,7 +57,7 @@ def main() -> None:
 def _told(error: Exception) -> int:
     """Say what went wrong and return the exit code; what is nobody's mistake but ours is raised again."""
     from azure_functions_db.cli.drawing import complain
-    from azure_functions_db.cli.exits import exit_of
+    from azure_functions_db.cli.options import exit_of
     from azure_functions_db.core.errors import DbError
 
     as_json = "--json" in sys.argv

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import indented, stacked, text
-from azure_functions_db.cli.options import BACKUPS, AppName, AsJson, BackupFolder, Force, StoreUrl, Yes
+from azure_functions_db.cli.options import BACKUPS, AppName, AsJson, BackupFolder, Exit, Force, StoreUrl, Yes
 from azure_functions_db.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def migrate(
     """
     from azure_functions_db.cli.changes import confirm
     from azure_functions_db.cli.drawing import show
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.migrate import Migration, carried_over, planned, read_app
 
     reading = read_app(place)
@@ -82,7 +81,7 @@ def _knows_app(app_name: str | None) -> bool:
 
 
 def _opened(store: str, app_name: str | None) -> DocumentStateStore:
-    from azure_functions_db.operations.stores import store_at
+    from azure_functions_db.operations.pollers import store_at
 
     if not _knows_app(app_name):
         raise ConfigurationError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import duration, indented, number, pairs, stacked, text
-from azure_functions_db.cli.options import AsJson
+from azure_functions_db.cli.options import AsJson, Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +53,6 @@ def plan(
     limit is nearer than half.
     """
     from azure_functions_db.cli.drawing import show
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.plan import Workload, planned, prices_of
 
     workload = Workload(

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import grid, indented, pairs, stacked, text, tree, value
-from azure_functions_db.cli.options import BACKUPS, PLAIN, AsJson, BackupFolder, Target, Yes, poller_names, targeted
+from azure_functions_db.cli.options import (
+    BACKUPS,
+    PLAIN,
+    AsJson,
+    BackupFolder,
+    Exit,
+    Target,
+    Yes,
+    poller_names,
+    targeted,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -104,7 +114,6 @@ def replay_(
     """
     from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.drawing import show
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.quarantine import replay
 
     _check_some(ids, all_=all_)
@@ -155,8 +164,8 @@ def restore_(
 ) -> None:
     """Put rows back into quarantine that were dropped within the last week, from the files that kept them."""
     from azure_functions_db.cli.drawing import show
+    from azure_functions_db.operations.pollers import sink_at
     from azure_functions_db.operations.quarantine import Selection, restorable, restore
-    from azure_functions_db.operations.stores import sink_at
 
     _check_some(ids, all_=all_)
     rows = restorable(backups, Selection(poller, tuple(ids or ()), error))
@@ -186,8 +195,8 @@ def _selected(
     target: Target, poller: str | None, ids: tuple[str, ...], error: str | None, *, for_handler: bool = False
 ) -> list[Entry]:
     """Return the rows that are meant; a quarantine alone has them, their handlers are the app's."""
+    from azure_functions_db.operations.pollers import sink_at
     from azure_functions_db.operations.quarantine import Selection, app_entries, entries_in, selected
-    from azure_functions_db.operations.stores import sink_at
 
     if target.quarantine is None or for_handler:
         entries = app_entries(target.pollers(), poller)

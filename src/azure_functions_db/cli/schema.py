@@ -36,12 +36,12 @@ OUTPUTS: Mapping[str, str] = {
     "replay": "operations.backfill:ReplayedRange",
     "reset": "operations.reset:ChangeReport",
     "resume": "operations.reset:Marks",
-    "run": "cli.logs:LogLine",
+    "run": "cli.run:LogLine",
     "status": "operations.status:Status",
     "stream create": "operations.stream:StreamReport",
     "stream drop": "operations.stream:StreamReport",
     "stream show": "operations.stream:StreamView",
-    "tail": "operations.tail:Tail",
+    "tail": "operations.status:Tail",
     "verify": "operations.verify:VerifyReport",
 }
 """What each command prints with --json: its fields are the schema. ``error`` is what any of them may complain with."""

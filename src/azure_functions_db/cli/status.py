@@ -25,7 +25,7 @@ from azure_functions_db.cli.drawing import (
     stacked,
     text,
 )
-from azure_functions_db.cli.options import AnyPoller, AsJson, Target, targeted
+from azure_functions_db.cli.options import AnyPoller, AsJson, Exit, Target, targeted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,7 +70,6 @@ def status(
     its schedule is due, or it is beyond a limit given here.
     """
     from azure_functions_db.cli.drawing import show, show_live
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.status import Limits, status_of
 
     pollers, limits = target.pollers(), Limits(max_lag, max_age, max_failures)

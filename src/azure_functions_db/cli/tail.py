@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from azure_functions_db.operations.tail import Tail
+    from azure_functions_db.operations.status import Tail
 
 
 @targeted
@@ -29,7 +29,7 @@ def tail(
 ) -> None:
     """Show what the next tick would deliver; a dry run that changes nothing and calls no handler."""
     from azure_functions_db.cli.drawing import show
-    from azure_functions_db.operations.tail import tail
+    from azure_functions_db.operations.status import tail
 
     show(tail(target.one(name), limit), _screen, as_json=as_json)
 

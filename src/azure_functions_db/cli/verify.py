@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from azure_functions_db.cli.drawing import number, position, stacked, text
-from azure_functions_db.cli.options import AsJson, PollerName, Target, targeted
+from azure_functions_db.cli.options import AsJson, Exit, PollerName, Target, targeted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,7 +40,6 @@ def verify(
     """
     from azure_functions_db.cli.apps import printed_aside
     from azure_functions_db.cli.drawing import Announcement, show
-    from azure_functions_db.cli.exits import Exit
     from azure_functions_db.operations.verify import ledger_of, verify
 
     poller = target.one(name)

@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
 from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.composition import handler_name, with_injection, with_polling
-from azure_functions_db.decorator.injection import ReaderInjection, WriterInjection, required_table, target_of
-from azure_functions_db.decorator.inputs import InputInjection, checked_model, is_required, resolver_of, selection_of
-from azure_functions_db.decorator.out import AsyncDbOut, DbOut, OutputInjection
+from azure_functions_db.decorator.injection import (
+    AsyncDbOut,
+    DbOut,
+    InputInjection,
+    OutputInjection,
+    ReaderInjection,
+    WriterInjection,
+    checked_model,
+    is_required,
+    required_table,
+    resolver_of,
+    selection_of,
+    target_of,
+)
 from azure_functions_db.decorator.polling import Polling, pollers_of
 
 if TYPE_CHECKING:

@@ -35,16 +35,14 @@ from typing import (
 
 from azure_functions_db.core.errors import ConfigurationError, FingerprintMismatchError, StateStoreError
 from azure_functions_db.core.ports import HasPlace, ListsPollers, Partitionable
-from azure_functions_db.decorator.injection import described_place
-from azure_functions_db.decorator.inputs import model_ref
+from azure_functions_db.decorator.injection import described_place, model_ref
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
     from concurrent.futures import Future
 
     from azure_functions_db.core.types import CheckpointJson, Position
-    from azure_functions_db.decorator.injection import Kind
-    from azure_functions_db.decorator.inputs import Resolver
+    from azure_functions_db.decorator.injection import Kind, Resolver
     from azure_functions_db.trigger.batch import Checkpoint
     from azure_functions_db.trigger.handler import PollContext
     from azure_functions_db.trigger.poll import PollTrigger
@@ -192,7 +190,7 @@ def reply_to(given: Mapping[str, Any], handled: int) -> str | None:
 
 def _wait_for(futures: Sequence[Future[int]]) -> None:
     """Wait until all have ended; whoever is interrupted meanwhile need not wait for those who linger."""
-    from azure_functions_db.trigger.linger import end_lingering
+    from azure_functions_db.trigger.pace import end_lingering
 
     try:
         wait(futures)

@@ -13,10 +13,9 @@ from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import deserialize_part, json_safe, serialize_part
 from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, PollerPaused, RowQuarantined, SourceReported
 from azure_functions_db.core.types import Horizon, NullCursors
-from azure_functions_db.operations.handler import deliver, handler_of
 from azure_functions_db.operations.positions import range_source
-from azure_functions_db.trigger.adapters import reading
-from azure_functions_db.trigger.normalizers import normalized
+from azure_functions_db.operations.run import deliver, handler_of
+from azure_functions_db.trigger.normalizers import normalized, reading
 from azure_functions_db.trigger.poll import PollTrigger
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
         Pause,
         SourceDescriptor,
     )
-    from azure_functions_db.operations.handler import Handler
     from azure_functions_db.operations.pollers import Poller, Pollers
+    from azure_functions_db.operations.run import Handler
     from azure_functions_db.trigger.events import RowChange
 
 _NOTE = "backfill"

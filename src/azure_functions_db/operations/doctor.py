@@ -11,8 +11,7 @@ from azure_functions_db.core.clocks import clock_finding
 from azure_functions_db.core.errors import DbError, with_code
 from azure_functions_db.core.ports import ExaminesItself
 from azure_functions_db.core.types import Finding
-from azure_functions_db.operations.handler import handler_function
-from azure_functions_db.operations.run import LATE_OUTPUT, is_timer, schedule_of
+from azure_functions_db.operations.run import LATE_OUTPUT, handler_function, is_timer, schedule_of
 from azure_functions_db.operations.status import PollerStatus, read_ticks
 from azure_functions_db.relay.handler import RelayHandler
 from azure_functions_db.trigger.tick import SIGN_OF_LIFE

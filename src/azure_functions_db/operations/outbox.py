@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.operations.stores import database_at
+from azure_functions_db.operations.pollers import database_at
 from azure_functions_db.sources.outbox.source import OutboxSource
 from azure_functions_db.sources.outbox.table import Outbox
 

@@ -11,10 +11,10 @@ from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.core.ports import NamesColumns, ReadsRows, RevivesRows
 from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import parsed_json, retyped
-from azure_functions_db.operations.handler import deliver
 from azure_functions_db.operations.pollers import UnknownPollerError
 from azure_functions_db.operations.reset import backups_in, saved
-from azure_functions_db.quarantine.entry import oldest_first, row_of
+from azure_functions_db.operations.run import deliver
+from azure_functions_db.quarantine import oldest_first, row_of
 from azure_functions_db.trigger.events import RowChange
 
 if TYPE_CHECKING:

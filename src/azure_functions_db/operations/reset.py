@@ -22,8 +22,8 @@ from azure_functions_db.operations.positions import cursor_from, key_from, range
 from azure_functions_db.operations.reports import jsonable
 from azure_functions_db.operations.status import has_one_reader
 from azure_functions_db.state.backend import document_name
-from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.batch import Checkpoint
+from azure_functions_db.trigger.normalizers import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The status of a poller: how far it has come, how far behind it is, who is at work, what holds it back."""
+"""The status of a poller: how far it has come and is behind, who is at work, what holds it back, what comes next."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from azure_functions_db.operations.positions import reads_log
 from azure_functions_db.operations.reports import HIDDEN
 from azure_functions_db.operations.run import is_timer, schedule_of
 from azure_functions_db.state.document import decoded, is_free
-from azure_functions_db.trigger.adapters import reading
 from azure_functions_db.trigger.batch import RATE_SECONDS, Checkpoint
+from azure_functions_db.trigger.normalizers import normalized, reading
 from azure_functions_db.trigger.tick import SIGN_OF_LIFE
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from azure_functions_db.operations.pollers import Poller
     from azure_functions_db.operations.run import Schedule
+
 
 # How much of a source that cannot count is read to count it.
 _READ = 1_000
@@ -450,3 +451,33 @@ def inspect(poller: Poller) -> Inspection:
 def exported(poller: Poller) -> str:
     """Return a poller's document as the text that `reset --to-checkpoint` reads."""
     return json.dumps(poller.existing(), indent=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The events that wait, oldest first."""
+
+    poller: str
+    events: list[dict[str, Any]]
+    more: bool
+    """Whether further ones wait behind them."""
+    horizon: Horizon | None = None
+    backlog: Backlog | None = None
+    """What waits in a source with one reader, whose events nobody else may look at."""
+    has_one_reader: bool = False
+
+
+def tail(poller: Poller, limit: int | None = None) -> Tail:
+    """Look at what follows the present checkpoint, a batch where no limit is given, and leave everything as it is."""
+    settings = poller.defined.settings
+    source = settings.source
+    checkpoint = poller.store.load_checkpoint(poller.name)
+    if has_one_reader(source):
+        backlog = source.backlog(checkpoint) if isinstance(source, CountsBacklog) else None
+        return Tail(poller.name, [], backlog is None or backlog.amount > 0, backlog=backlog, has_one_reader=True)
+    with reading(source) as reader:
+        result = reader.fetch_changes(checkpoint, limit or settings.batch_size)
+    events = normalized(
+        settings.normalizer, result.records, source.source_descriptor, {"dry_run": True}, result.revisions
+    )
+    return Tail(poller.name, [event.to_json() for event in events], bool(result.more), result.horizon)

@@ -12,9 +12,9 @@ from azure_functions_db.core.secrets import masked_words
 from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.ledger import DeliveredLedger, position_of
 from azure_functions_db.operations.backfill import range_batches
-from azure_functions_db.operations.handler import deliver
+from azure_functions_db.operations.pollers import database_at
 from azure_functions_db.operations.positions import range_source
-from azure_functions_db.operations.stores import database_at
+from azure_functions_db.operations.run import deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

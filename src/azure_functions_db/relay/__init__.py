@@ -5,10 +5,8 @@ So the checkpoint moves after the send. A broker's SDK is loaded when a relay fi
 
 from __future__ import annotations
 
-from azure_functions_db.relay.eventhubs import EventHubRelay
-from azure_functions_db.relay.handler import Broker, Delivery, RelayHandler
-from azure_functions_db.relay.messages import Message
-from azure_functions_db.relay.servicebus import ServiceBusRelay
+from azure_functions_db.relay.amqp import EventHubRelay, ServiceBusRelay
+from azure_functions_db.relay.handler import Broker, Delivery, Message, RelayHandler
 from azure_functions_db.relay.webhook import WebhookRelay
 
 __all__ = ["Broker", "Delivery", "EventHubRelay", "Message", "RelayHandler", "ServiceBusRelay", "WebhookRelay"]

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from requests import Response, Session
 
-    from azure_functions_db.relay.handler import Delivery
-    from azure_functions_db.relay.messages import CloudEventOf, KeyOf, Message
+    from azure_functions_db.relay.handler import CloudEventOf, Delivery, KeyOf, Message
 
 Posts = Literal["event", "batch"]
 """What one request carries."""

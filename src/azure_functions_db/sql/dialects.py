@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 # Where each is kept: to load one of them takes longer than to connect.
 _OWN = {
-    "postgresql+psycopg": ("azure_functions_db.sql.postgres_dialect", "PostgresDialect"),
-    "mysql+pymysql": ("azure_functions_db.sql.mysql_dialect", "MysqlDialect"),
-    "mariadb+pymysql": ("azure_functions_db.sql.mysql_dialect", "MariadbDialect"),
+    "postgresql+psycopg": ("azure_functions_db.sql.postgres", "PostgresDialect"),
+    "mysql+pymysql": ("azure_functions_db.sql.mysql", "MysqlDialect"),
+    "mariadb+pymysql": ("azure_functions_db.sql.mysql", "MariadbDialect"),
 }
 for _name, _place in _OWN.items():
     registry.register(f"{_name.replace('+', '.')}_greeted", *_place)

@@ -359,8 +359,8 @@ def _new_engine(config: DbConfig) -> Engine:
     from sqlalchemy import create_engine
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-    from azure_functions_db.sql.autocommit import allow_single_statements
     from azure_functions_db.sql.dialects import greeted
+    from azure_functions_db.sql.transactions import allow_single_statements
 
     url = parsed_url(config.connection_url)
     try:
@@ -428,7 +428,7 @@ def _without_secret_options(url: URL) -> URL:
 
 
 def _engine_options(config: DbConfig, url: URL) -> dict[str, Any]:
-    from azure_functions_db.sql.autocommit import engine_options
+    from azure_functions_db.sql.transactions import engine_options
 
     options: dict[str, Any] = {
         "echo": config.echo,

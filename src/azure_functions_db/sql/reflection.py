@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from azure_functions_db.core.errors import Code, ConfigurationError, did_you_mean
-from azure_functions_db.sql.autocommit import forget_prepared, leave_transactions
 from azure_functions_db.sql.failures import is_schema_change
-from azure_functions_db.sql.transactions import ambient_connection
+from azure_functions_db.sql.transactions import ambient_connection, forget_prepared, leave_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -207,7 +206,7 @@ def _described(connection: Connection, name: str, schema: str | None) -> Table:
     metadata, table = MetaData(info={_REFLECTED: True}), None
     dialect = connection.dialect
     if dialect.driver == "psycopg" and (dialect.server_version_info or ()) >= _WITH_GENERATED_COLUMNS:
-        from azure_functions_db.sql.catalog import described
+        from azure_functions_db.sql.postgres import described
 
         table = described(connection, name, schema, metadata)
     return _described_by_sqlalchemy(connection, name, schema, metadata) if table is None else table

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from azure_functions_db.azure.storage import ByConnectionString, ByIdentity, asked, connection_at
+from azure_functions_db.azure import ByConnectionString, ByIdentity, asked, connection_at
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError, needing

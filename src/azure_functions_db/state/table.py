@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.azure.storage import asked, error_code, service_time, storage_client
+from azure_functions_db.azure import asked, error_code, service_time, storage_client
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import expanded
 from azure_functions_db.core.errors import StateStoreError, needing

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.types import SourceDescriptor
-from azure_functions_db.quarantine.entry import oldest_first
+from azure_functions_db.quarantine import oldest_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

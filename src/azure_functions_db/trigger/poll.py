@@ -19,14 +19,14 @@ from azure_functions_db.core.errors import ConfigurationError, did_you_mean
 from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
 from azure_functions_db.core.signals import Observers, standard_observers
 from azure_functions_db.core.types import Position  # noqa: TC001 - read below
-from azure_functions_db.trigger.adapters import full_source
 from azure_functions_db.trigger.batch import Checkpoint  # noqa: TC001 - read below
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import TickCancelled, check_store
-from azure_functions_db.trigger.normalizers import Normalizer, normalizer_for
+from azure_functions_db.trigger.normalizers import Normalizer, full_source, normalizer_for
+from azure_functions_db.trigger.pace import Pace
 from azure_functions_db.trigger.retry import ONCE, RetryPolicy
-from azure_functions_db.trigger.tick import Pace, Tick
+from azure_functions_db.trigger.tick import Tick
 
 if TYPE_CHECKING:
     from azure_functions_db.core.ports import ChangeSource, SourceAdapter, StateStore

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from azure_functions_db.core.config import former_arguments
 from azure_functions_db.core.errors import ConfigurationError
-from azure_functions_db.core.former import former_arguments
 
 FORMER_ARGUMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "max_retries": lambda retries: {"max_attempts": retries + 1},

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from time import perf_counter, thread_time
@@ -47,13 +46,11 @@ from azure_functions_db.core.signals import (
     TickStarted,
 )
 from azure_functions_db.core.types import FetchResult
-from azure_functions_db.trigger.ahead import WORTHWHILE_SECONDS, Page, PageAhead
-from azure_functions_db.trigger.batch import Batch, Checkpoint, undeliverable
+from azure_functions_db.trigger.batch import Batch, Checkpoint, Sample, undeliverable
 from azure_functions_db.trigger.handler import Misfits, PollContext, count_before_failed, fitted
-from azure_functions_db.trigger.history import Sample
 from azure_functions_db.trigger.lease import Lease, TickCancelled
-from azure_functions_db.trigger.linger import Linger
 from azure_functions_db.trigger.normalizers import EarlyEvents, normalized
+from azure_functions_db.trigger.pace import WORTHWHILE_SECONDS, Linger, Pace, Page, PageAhead
 from azure_functions_db.trigger.retry import FETCH_RETRIES
 
 if TYPE_CHECKING:
@@ -78,35 +75,6 @@ _NOT_TRIED = {TickResult.SKIPPED, TickResult.PAUSED, TickResult.CANCELLED}
 
 # Further behind than this is far behind; counting on would cost more than it tells.
 _MOST_ROWS = 10_000
-
-
-def _few_waits() -> deque[float]:
-    return deque([0.0] * 3, maxlen=3)
-
-
-@dataclass(slots=True)
-class Pace:
-    """What a poller's ticks in one process tell each other."""
-
-    commit_ms: float = 0.0
-    """How long the last commit took."""
-    fetch_waits: deque[float] = field(default_factory=_few_waits)
-    """For how many seconds the last few reads did not compute: they waited for others."""
-    handler_waits: deque[float] = field(default_factory=_few_waits)
-    """The same of the handler's last few calls."""
-
-    @property
-    def waited(self) -> float:
-        """For how long reads or handler wait each time: now and then, everybody waits for a busy machine."""
-        return max(min(self.fetch_waits), min(self.handler_waits))
-
-    @property
-    def is_read_at_once(self) -> bool:
-        """Whether the next page had better be asked for before the handler is called: it waits less than a read does.
-
-        A handler that waits for long lets the read begin by that, and is not kept from beginning itself.
-        """
-        return min(self.fetch_waits) > min(self.handler_waits)
 
 
 class Tick:

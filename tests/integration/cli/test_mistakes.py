@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from azure_functions_db.cli.exits import Exit
+from azure_functions_db.cli.options import Exit
 from azure_functions_db.core.errors import Code
 from tests.acceptance.host import AppRefusedError, FunctionApp
 from tests.integration.cli import warm

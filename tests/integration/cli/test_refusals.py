@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import make_url
 
-from azure_functions_db.cli.exits import Exit
+from azure_functions_db.cli.options import Exit
 from tests.integration.cli.commands import CHANGES, COMMANDS, QUARANTINE, SAVED, SOURCE, STATE, Command
 from tests.integration.cli.shelves import Tables
 from tests.support import visitors

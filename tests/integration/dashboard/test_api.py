@@ -12,8 +12,7 @@ import pytest
 from azure_functions_db import ConfigurationError, MemoryStateStore, dashboard_blueprint
 from azure_functions_db.dashboard.board import Board
 from azure_functions_db.dashboard.site import ACT_HEADER, Request, Response, Site
-from azure_functions_db.trigger.batch import Checkpoint
-from azure_functions_db.trigger.history import Sample
+from azure_functions_db.trigger.batch import Checkpoint, Sample
 from tests.integration.dashboard.test_pages import broken, fine, picky
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, MetaData, Table, UniqueConstraint, create_engine, text
 from sqlalchemy.exc import SAWarning
 
-from azure_functions_db.binding.input_rows import references_itself, unique_keys
+from azure_functions_db.binding.conversion import references_itself, unique_keys
 from azure_functions_db.core.errors import ConfigurationError
 from azure_functions_db.sources.keyset.shape import is_partial
 from azure_functions_db.sql.reflection import KIND, is_view, table_of

@@ -20,7 +20,7 @@ from azure_functions_db import (
     PostgresLogicalSource,
     SqlAlchemySource,
 )
-from azure_functions_db.trigger.linger import end_lingering
+from azure_functions_db.trigger.pace import end_lingering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azure_functions_db.sources.keyset.bounds import (
+from azure_functions_db.sources.keyset.horizon import (
     PendingBound,
     PendingBounds,
     SavedHorizon,

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Select, create_engine, select, text
 
 from azure_functions_db import EngineProvider, SqlAlchemySource
 from azure_functions_db.core.errors import SourceConfigurationError
-from azure_functions_db.sources.keyset.bounds import Transaction
-from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sources.keyset.horizon import DrainingWatch, Transaction
 from azure_functions_db.sources.keyset.reader import STEP_SECONDS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from azure_functions_db.sources.keyset.bounds import Transaction
+from azure_functions_db.sources.keyset.horizon import Transaction
 from azure_functions_db.sources.keyset.horizon_mysql import (
     _InnodbTransaction,
     _key,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from azure_functions_db.azure.storage import blob_container, hurried
+from azure_functions_db.azure import blob_container, hurried
 
 ACCOUNT = "AccountName=a;AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:9/a"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db import ConfigurationError
-from azure_functions_db.binding.input_rows import chunked, grouped, merged
+from azure_functions_db.binding.conversion import chunked, grouped, merged
 from azure_functions_db.binding.writer import _filled
 
 ROWS = st.lists(

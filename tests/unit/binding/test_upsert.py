@@ -21,7 +21,7 @@ from sqlalchemy.dialects import mssql, mysql, oracle, postgresql, sqlite
 from sqlalchemy.engine.default import DefaultDialect
 
 from azure_functions_db import ConfigurationError
-from azure_functions_db.binding.input_rows import unique_keys
+from azure_functions_db.binding.conversion import unique_keys
 from azure_functions_db.binding.statements import upsert
 
 if TYPE_CHECKING:

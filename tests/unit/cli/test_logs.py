@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from azure_functions_db.cli.logs import JsonLines, Lines
+from azure_functions_db.cli.run import JsonLines, Lines
 from azure_functions_db.core.errors import FetchError, HandlerError
 from azure_functions_db.core.types import NullCursors
 

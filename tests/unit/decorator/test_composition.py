@@ -345,7 +345,7 @@ SPELLINGS = [
     "Annotated[Optional[{face}], 'where rows go']",
     "Optional[Annotated[{face}, 'where rows go']]",
     "package.{face}",
-    "package.decorator.out.{face}",
+    "package.decorator.injection.{face}",
     "Optional[package.{face}]",
     "Alias",
     "MaybeAlias",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from azure_functions_db import FileStateStore, MemoryStateStore
 from azure_functions_db.cli import options
 from azure_functions_db.cli.main import app
-from azure_functions_db.operations import stores
+from azure_functions_db.operations import pollers
 from azure_functions_db.testing.memory import MemoryQuarantine
 
 OPENED: list[tuple[str, str | None]] = []
@@ -31,11 +31,11 @@ def greet(name: str) -> None:
 
 
 ENTRY_POINTS = f"""
-[{stores.STORES}]
+[{pollers.STORES}]
 drawer = their_package:open_store
 file = their_package:open_store
 
-[{stores.SINKS}]
+[{pollers.SINKS}]
 drawer = their_package:open_sink
 
 [{options.VERBS}]
@@ -60,13 +60,13 @@ def another_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_a_url_of_another_package_opens_its_store_and_its_sink() -> None:
-    assert isinstance(stores.store_at("drawer://top/left", "shop"), MemoryStateStore)
+    assert isinstance(pollers.store_at("drawer://top/left", "shop"), MemoryStateStore)
     assert OPENED[-1] == ("drawer://top/left", "shop")
-    assert isinstance(stores.sink_at("drawer://top/right"), MemoryQuarantine)
+    assert isinstance(pollers.sink_at("drawer://top/right"), MemoryQuarantine)
 
 
 def test_our_own_schemes_cannot_be_taken(tmp_path: object) -> None:
-    assert isinstance(stores.store_at(f"file://{tmp_path}", None), FileStateStore)
+    assert isinstance(pollers.store_at(f"file://{tmp_path}", None), FileStateStore)
 
 
 def test_a_command_of_another_package_is_listed_and_runs() -> None:

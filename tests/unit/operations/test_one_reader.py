@@ -18,8 +18,7 @@ from azure_functions_db.cli.main import app as azfdb
 from azure_functions_db.operations.doctor import examine
 from azure_functions_db.operations.pollers import Pollers, app_of
 from azure_functions_db.operations.reset import to_cursor
-from azure_functions_db.operations.status import status_of
-from azure_functions_db.operations.tail import tail
+from azure_functions_db.operations.status import status_of, tail
 from azure_functions_db.testing.stream import MemoryLog, MemoryStreamReader, MemoryStreamSource
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from azure_functions_db.core.types import SourceDescriptor
 from azure_functions_db.operations.doctor import examine
 from azure_functions_db.operations.pollers import AppFunction, Definition, Poller
 from azure_functions_db.operations.status import poller_status, status_of
-from azure_functions_db.trigger.linger import end_lingering
+from azure_functions_db.trigger.pace import end_lingering
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

@@ -10,9 +10,9 @@ import pytest
 
 from azure_functions_db import ConfigurationError
 from azure_functions_db.operations.doctor import ticks_per_month
+from azure_functions_db.operations.pollers import database_at
 from azure_functions_db.operations.positions import cursor_from, key_from
 from azure_functions_db.operations.run import parsed_schedule
-from azure_functions_db.operations.stores import database_at
 
 
 def checkpoint(kind: str, **key: Any) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, SourceConfigurationError
-from azure_functions_db.sources.mysql import values
-from azure_functions_db.sources.mysql.events import EventKind, Statement, Table, TableMaps
+from azure_functions_db.sources.mysql import decoding
+from azure_functions_db.sources.mysql.decoding import EventKind, Statement, Table, TableMaps, document
 from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, MySqlGtids, parsed
-from azure_functions_db.sources.mysql.values import document
 
 # CREATE TABLE t (id int PRIMARY KEY, v varchar(20), n int unsigned), in utf8mb4, and an insert of (1, 'é', 4000000000).
 TABLE_MAP = (
@@ -136,7 +135,7 @@ def test_decimals_of_any_precision_keep_every_digit(precision: int, scale: int, 
     is_negative = bool(number) and data.draw(st.booleans())
     value = Decimal(f"{'-' if is_negative else ''}{number}e-{scale}")
     written = decimal_bytes(number, is_negative, precision, scale)
-    read, end = values.decimal(precision, scale)(b"\xaa" + written + b"\xbb", 1)
+    read, end = decoding.decimal(precision, scale)(b"\xaa" + written + b"\xbb", 1)
     assert (read, end) == (value, 1 + len(written))
     assert -read.as_tuple().exponent == scale
 
@@ -149,7 +148,7 @@ def test_datetimes_keep_the_digits_that_their_column_has(moment: dt.datetime, di
     day = (moment.year * 13 + moment.month) << 5 | moment.day
     packed = day << 17 | moment.hour << 12 | moment.minute << 6 | moment.second
     raw = (packed + 0x8000000000).to_bytes(5, "big") + (kept.microsecond // unit).to_bytes(size, "big")
-    assert values.datetime(digits)(raw, 0) == (kept, 5 + size)
+    assert decoding.datetime(digits)(raw, 0) == (kept, 5 + size)
 
 
 @given(st.timedeltas(dt.timedelta(hours=-838), dt.timedelta(hours=838)), st.integers(0, 6))
@@ -162,7 +161,7 @@ def test_times_are_times_of_a_day_or_say_that_they_are_none(span: dt.timedelta, 
     packed = (hours << 12 | minutes << 6 | seconds) << 8 * size | fraction // unit
     is_negative = span < dt.timedelta() and packed
     raw = ((-packed if is_negative else packed) + (0x800000 << 8 * size)).to_bytes(3 + size, "big")
-    read, end = values.time(digits)(raw, 0)
+    read, end = decoding.time(digits)(raw, 0)
     assert end == 3 + size
     if is_negative or hours > 23:
         assert isinstance(read, str)

@@ -5,6 +5,7 @@ import datetime as dt
 import json
 import pickle
 from decimal import Decimal
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -22,7 +23,6 @@ from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized, normalizer_for
 from azure_functions_db.trigger.retry import RetryPolicy
-from azure_functions_db.trigger.schemas import json_schema
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:abc")
@@ -41,7 +41,11 @@ def change(**fields: Any) -> RowChange:
     return RowChange(**(defaults | fields))
 
 
-def validate(name: Any, value: Any) -> None:
+def json_schema(name: str) -> Any:
+    return json.loads(files("azure_functions_db.trigger").joinpath("schemas", f"{name}.json").read_text("utf-8"))
+
+
+def validate(name: str, value: Any) -> None:
     schemas = [json_schema("row_change"), json_schema("cloudevent")]
     registry = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in schemas)
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azure_functions_db.trigger.batch import Checkpoint
-from azure_functions_db.trigger.history import HOURS, MINUTES, Sample, noted, samples
+from azure_functions_db.trigger.batch import HOURS, MINUTES, Checkpoint, Sample, noted, samples
 
 NOON = dt.datetime(2026, 4, 7, 12, tzinfo=dt.UTC)
 MOST = 8_000

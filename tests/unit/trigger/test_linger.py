@@ -17,7 +17,7 @@ from azure_functions_db.testing.memory import FakeClock, MemoryQuarantine
 from azure_functions_db.testing.stream import MemoryLog, MemoryStreamSource
 from azure_functions_db.trigger.batch import Checkpoint
 from azure_functions_db.trigger.lease import Lease, TickCancelled
-from azure_functions_db.trigger.linger import Linger, end_lingering
+from azure_functions_db.trigger.pace import Linger, end_lingering
 from azure_functions_db.trigger.tick import SIGN_OF_LIFE
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
 

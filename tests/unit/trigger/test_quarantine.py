@@ -12,9 +12,8 @@ from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseE
 from azure_functions_db.core.signals import RowQuarantined
 from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, QuarantinedRow, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
-from azure_functions_db.trigger.adapters import SmallSource
 from azure_functions_db.trigger.batch import Checkpoint, Search
-from azure_functions_db.trigger.normalizers import RecordNormalizer
+from azure_functions_db.trigger.normalizers import RecordNormalizer, SmallSource
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
 

@@ -12,11 +12,11 @@ from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseEr
 from azure_functions_db.core.types import AdapterCapability, Change, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
-from azure_functions_db.trigger import ahead as ahead_module
+from azure_functions_db.trigger import pace as ahead_module
 from azure_functions_db.trigger import tick
-from azure_functions_db.trigger.ahead import Page, PageAhead
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import ChangeNormalizer
+from azure_functions_db.trigger.pace import Pace, Page, PageAhead
 from tests.unit.trigger.poller import Collected, ListSource, poller, position, run
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def test_poison_is_found_with_pages_read_ahead() -> None:
 
 
 def test_who_waits_now_and_then_waits_for_the_machine_and_who_waits_each_time_for_others() -> None:
-    pace = tick.Pace()
+    pace = Pace()
     told = []
     for waited in (0.5, 0.0, 0.4, 0.3, 0.6):
         pace.handler_waits.append(waited)
@@ -303,7 +303,7 @@ def test_who_waits_now_and_then_waits_for_the_machine_and_who_waits_each_time_fo
 
 
 def test_a_page_is_asked_for_at_once_where_a_read_waits_longer_than_the_handler() -> None:
-    pace = tick.Pace()
+    pace = Pace()
     told = []
     for fetched, handled in ((0.0, 0.0), (0.02, 0.5), (0.01, 0.0), (0.03, 0.5), (0.02, 0.5), (0.02, 0.5)):
         pace.fetch_waits.append(fetched)
@@ -317,7 +317,7 @@ def test_a_handler_that_waits_does_not_wait_for_the_page_to_be_begun(monkeypatch
     with ThreadPoolExecutor(1) as threads:
         busy = threads.submit(called.wait, PATIENCE)  # nobody can begin to read before the handler was called
         monkeypatch.setattr(bridge, "_threads", lambda: threads)
-        monkeypatch.setattr(tick.Pace, "is_read_at_once", False)
+        monkeypatch.setattr(Pace, "is_read_at_once", False)
         assert run(poller(book, batch_size=10, max_batches_per_tick=10), lambda _events: called.set()) == 20
         assert busy.result()
     assert book.pages == [(0, False), (10, True)]
@@ -336,8 +336,8 @@ def test_a_page_that_is_asked_for_at_once_is_begun_before_the_handler_is_called(
         return page
 
     book.held.clear()
-    monkeypatch.setattr("azure_functions_db.trigger.ahead.in_background", held)
-    monkeypatch.setattr(tick.Pace, "is_read_at_once", True)
+    monkeypatch.setattr("azure_functions_db.trigger.pace.in_background", held)
+    monkeypatch.setattr(Pace, "is_read_at_once", True)
     run(poller(book, batch_size=10, max_batches_per_tick=10), Collected())
     assert begun == [True]
 

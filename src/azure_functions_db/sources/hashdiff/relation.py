@@ -23,9 +23,9 @@ from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.page import is_undecodable
 from azure_functions_db.sources.keyset.plan import typed_parameter
-from azure_functions_db.sources.keyset.rows import header_of
 from azure_functions_db.sources.keyset.shape import bound_text
-from azure_functions_db.sql.autocommit import driver_errors
+from azure_functions_db.sources.keyset.values import header_of
+from azure_functions_db.sql.transactions import driver_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

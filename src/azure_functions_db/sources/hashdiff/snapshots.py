@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from azure_functions_db.azure.storage import BlobFolder
+from azure_functions_db.azure import BlobFolder
 from azure_functions_db.core.config import encoded_name
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_part, serialize_part

@@ -37,9 +37,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from azure_functions_db.sources.keyset.bounds import Transaction
 from azure_functions_db.sources.keyset.expressions import explained
-from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sources.keyset.horizon import DrainingWatch, Transaction
 from azure_functions_db.sql.failures import code_of
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import text
 
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.bounds import Transaction
-from azure_functions_db.sources.keyset.horizon import DrainingWatch
+from azure_functions_db.sources.keyset.horizon import DrainingWatch, Transaction
 from azure_functions_db.sql.reflection import KIND
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from azure_functions_db.sources.keyset.position import (
     are_alike,
     are_tied,
 )
-from azure_functions_db.sources.keyset.rows import SAME_IN_BINARY, Header, header_of, rows_of, rows_with_quick_moments
-from azure_functions_db.sql.autocommit import driver_errors, has_left_transactions
+from azure_functions_db.sources.keyset.values import SAME_IN_BINARY, Header, header_of, rows_of, rows_with_quick_moments
+from azure_functions_db.sql.transactions import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import RawRecord
     from azure_functions_db.sources.keyset.plan import Plan
     from azure_functions_db.sources.keyset.position import Layout, Mark
-    from azure_functions_db.sources.keyset.rows import CompiledStatement
+    from azure_functions_db.sources.keyset.values import CompiledStatement
 
     Rows = tuple[Header, Sequence[Any]]
 

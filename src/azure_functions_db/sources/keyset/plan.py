@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.position import BEGINNING, Layout
-from azure_functions_db.sources.keyset.rows import compiled_statement, row_builder
 from azure_functions_db.sources.keyset.shape import bound_text
-from azure_functions_db.sources.keyset.values import aware_utc
+from azure_functions_db.sources.keyset.values import aware_utc, compiled_statement, row_builder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.keyset.definition import Definition
     from azure_functions_db.sources.keyset.page import SalvagedRow
     from azure_functions_db.sources.keyset.position import Bound, Position
-    from azure_functions_db.sources.keyset.rows import CompiledStatement, Header
     from azure_functions_db.sources.keyset.shape import Shape
+    from azure_functions_db.sources.keyset.values import CompiledStatement, Header
 
 
 Recurrence = Literal["ignored", "unique", "ripens", "read again"]

@@ -11,8 +11,8 @@ from azure_functions_db.core.clocks import lag_seconds
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.types import Backlog, FetchResult, NullCursors
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.horizon import (
+    HORIZON,
     RowversionWatch,
     SettledWatch,
     logger,
@@ -42,7 +42,7 @@ from azure_functions_db.sources.keyset.position import (
 from azure_functions_db.sources.keyset.shape import described_shape, query_shape, renewed_table_shape, table_shape
 from azure_functions_db.sources.keyset.values import in_utc
 from azure_functions_db.sources.read_errors import may_be_migration, raise_read_error
-from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sql.transactions import leave_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import Code, SourceConfigurationError, did_you_mean
 from azure_functions_db.sources.keyset import values
-from azure_functions_db.sources.keyset.rows import header_of
+from azure_functions_db.sources.keyset.values import header_of
 from azure_functions_db.sql.reflection import catalog_connection, refreshed, table_of
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.config import config_of
+from azure_functions_db.core.config import config_of, former_arguments, warn_of
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
-from azure_functions_db.core.former import former_arguments, warn_of
 from azure_functions_db.core.serializers import deserialize_position
 from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
-from azure_functions_db.sources.keyset.bounds import HORIZON
 from azure_functions_db.sources.keyset.definition import InFlight, Partition, Undecodable, defined, share_columns_of
+from azure_functions_db.sources.keyset.horizon import HORIZON
 from azure_functions_db.sources.keyset.page import current_row, read_page
 from azure_functions_db.sources.keyset.position import (
     BEGINNING,

@@ -238,7 +238,7 @@ class MongoChangeStreamSource:
     @staticmethod
     def revived(row: Mapping[str, Any], *, strict: bool = False) -> RawRecord:  # noqa: ARG004 - all of it fits
         """Return the document that an event's JSON holds, with values of MongoDB's types."""
-        from azure_functions_db.sources.mongo.documents import Document, revived
+        from azure_functions_db.sources.mongo.log import Document, revived
 
         return Document({name: revived(value) for name, value in row.items()})
 

@@ -12,15 +12,15 @@ from uuid import UUID
 
 from azure_functions_db.core.errors import FetchError, PositionLostError, SerializationError, SourceConfigurationError
 from azure_functions_db.core.types import Change
-from azure_functions_db.sources.mysql.events import COMPRESSED, ROWS, EventKind, Statement
+from azure_functions_db.sources.mysql.decoding import COMPRESSED, ROWS, EventKind, Statement
 from azure_functions_db.sources.mysql.position import BinlogPosition, MariaDbGtids, MySqlGtids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from azure_functions_db.core.types import Operation
-    from azure_functions_db.sources.mysql.events import Table, TableMaps, Values
-    from azure_functions_db.sources.mysql.replica import Event, Replica
+    from azure_functions_db.sources.mysql.decoding import Table, TableMaps, Values
+    from azure_functions_db.sources.mysql.log import Event, Replica
 
 _logger = logging.getLogger("azure_functions_db")
 _NO_TABLE = 0xFFFFFF

@@ -22,7 +22,7 @@ from azure_functions_db.sources.keyset.definition import Partition
 from azure_functions_db.sources.outbox.rows import OutboxRows, checked_up
 from azure_functions_db.sources.outbox.table import Outbox, writing
 from azure_functions_db.sources.read_errors import reading
-from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sql.transactions import leave_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

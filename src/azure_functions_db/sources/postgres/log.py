@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.errors import FetchError, PositionLostError, SourceConfigurationError
 from azure_functions_db.core.serializers import datetime_text
-from azure_functions_db.sources.postgres.changes import ChangeStream, Place, SeenTransactions, TableRows, Timelines
+from azure_functions_db.sources.postgres.changes import (
+    ChangeStream,
+    Place,
+    RowType,
+    SeenTransactions,
+    Session,
+    Shape,
+    TableReader,
+    TableRows,
+    Timelines,
+    base_types,
+    processors_of,
+)
 from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
 from azure_functions_db.sources.postgres.replication import Peek, Replication, SlotRefusedError, timeline_history
-from azure_functions_db.sources.postgres.rows import RowType, Session, Shape, TableReader, base_types, processors_of
 from azure_functions_db.sources.postgres.server import PLUGIN
 from azure_functions_db.sources.stream import LogPage, RowsPage, StreamHealth
 
@@ -21,8 +32,8 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import Change
+    from azure_functions_db.sources.postgres.changes import Processor
     from azure_functions_db.sources.postgres.pgoutput import Relation
-    from azure_functions_db.sources.postgres.rows import Processor
     from azure_functions_db.sources.postgres.server import Definition, Server, ServerState, Table
     from azure_functions_db.sources.stream import LogPosition
 

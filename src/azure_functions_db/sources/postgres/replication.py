@@ -15,8 +15,8 @@ from azure_functions_db.core.errors import (
     SourceConfigurationError,
     SourceInUseError,
 )
+from azure_functions_db.sources.postgres.changes import WRITTEN_FORMS, set_forms
 from azure_functions_db.sources.postgres.pgoutput import lsn_of, lsn_text
-from azure_functions_db.sources.postgres.rows import WRITTEN_FORMS, set_forms
 from azure_functions_db.sql.engine import parsed_url
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from azure_functions_db.core.errors import FetchError, SourceConfigurationError, SourceInUseError
 from azure_functions_db.sources.postgres.pgoutput import lsn_of
 from azure_functions_db.sources.stream import OnPositionLost, SnapshotMode
-from azure_functions_db.sql.autocommit import leave_transactions
+from azure_functions_db.sql.transactions import leave_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

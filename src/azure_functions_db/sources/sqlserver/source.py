@@ -149,21 +149,21 @@ class SqlServerChangeTrackingSource:
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
         """Return how many rows have changed after the checkpoint."""
-        from azure_functions_db.sources.sqlserver.checks import backlog
+        from azure_functions_db.sources.sqlserver.tracking import backlog
 
         with reading(self.name):
             return backlog(self._server(), _position(checkpoint))
 
     def report(self, checkpoint: CheckpointJson) -> Sequence[Fact]:
         """Return how far behind the checkpoint is, and from where the server cleans up."""
-        from azure_functions_db.sources.sqlserver.checks import health
+        from azure_functions_db.sources.sqlserver.tracking import health
 
         with reading(self.name):
             return [health(self._server(), _position(checkpoint))]
 
     def examine(self) -> list[Finding]:
         """Return what an operator should know: retention, isolation, table and rights, and what was tested."""
-        from azure_functions_db.sources.sqlserver.checks import examined
+        from azure_functions_db.sources.sqlserver.tracking import examined
 
         with reading(self.name):
             return list(examined(self._server()))
@@ -172,19 +172,19 @@ class SqlServerChangeTrackingSource:
 
     def create_stream(self, *, dry_run: bool = False) -> Sequence[str]:
         """Turn on change tracking and snapshot isolation where they are off; return the statements."""
-        from azure_functions_db.sources.sqlserver.checks import creation
+        from azure_functions_db.sources.sqlserver.tracking import creation
 
         return self._changed(creation, dry_run=dry_run)
 
     def drop_stream(self, *, dry_run: bool = False) -> Sequence[str]:
         """Stop tracking the table; return the statement."""
-        from azure_functions_db.sources.sqlserver.checks import removal
+        from azure_functions_db.sources.sqlserver.tracking import removal
 
         return self._changed(removal, dry_run=dry_run)
 
     def show_stream(self) -> Mapping[str, Any]:
         """Return what is on, how long changes are kept, and the versions."""
-        from azure_functions_db.sources.sqlserver.checks import shown
+        from azure_functions_db.sources.sqlserver.tracking import shown
 
         with reading(self.name):
             return shown(self._server())
@@ -212,7 +212,7 @@ class SqlServerChangeTrackingSource:
         return f"SqlServerChangeTrackingSource({self.name!r})"
 
     def _changed(self, statements_for: Any, *, dry_run: bool) -> Sequence[str]:
-        from azure_functions_db.sources.sqlserver.checks import execute
+        from azure_functions_db.sources.sqlserver.tracking import execute
 
         with reading(self.name):
             statements: list[str] = statements_for(self._server())

@@ -1,23 +1,70 @@
-"""A table of PostgreSQL as one statement describes it: what this library uses, and nothing else.
+"""PostgreSQL asked once where SQLAlchemy asks a dozen times: what the server is, and what a table is made of.
 
-SQLAlchemy asks a dozen questions about a table. Of these, columns, keys and what serves an order matter here. A column
-of a kind that is not known by its name (a domain, a type of the user's own) is left to SQLAlchemy.
+Of a table, columns, keys and what serves an order matter here. A column of a kind that is not known by its name
+(a domain, a type of the user's own) is left to SQLAlchemy.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Computed, ForeignKeyConstraint, Identity, Index, PrimaryKeyConstraint, Table, text
 from sqlalchemy.dialects.postgresql import ARRAY, ENUM, INTERVAL
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import NoSuchTableError
 
+from azure_functions_db.sql.dialects import Greeted
 from azure_functions_db.sql.reflection import KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Connection, MetaData
     from sqlalchemy.types import TypeEngine
+
+
+_FIRST_OF_TWO_PARTS = 100_000  # PostgreSQL 10; before, a version had three parts
+
+
+class PostgresDialect(Greeted, PGDialect_psycopg):
+    """PostgreSQL through psycopg, which has heard of version and strings at login."""
+
+    supports_statement_cache = True
+    _greeting = (
+        "SELECT current_schema() AS schema, current_setting('transaction_isolation') AS isolation, "
+        "oid, typarray, typdelim FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_type ON oid = to_regtype('hstore')"
+    )
+
+    @contextmanager
+    def _outside_transaction(self, connection: Connection) -> Iterator[None]:
+        raw: Any = connection.connection.dbapi_connection
+        before = raw.autocommit
+        raw.autocommit = True
+        try:
+            yield
+        finally:
+            raw.autocommit = before
+
+    def _get_server_version_info(self, connection: Connection) -> tuple[int, ...]:
+        raw: Any = connection.connection.dbapi_connection
+        number = int(raw.info.server_version)
+        if number < _FIRST_OF_TWO_PARTS:
+            return super()._get_server_version_info(connection)  # type: ignore[no-any-return, no-untyped-call]
+        return divmod(number, 10_000)
+
+    def _set_backslash_escapes(self, connection: Connection) -> None:
+        raw: Any = connection.connection.dbapi_connection
+        self._backslash_escapes = raw.info.parameter_status("standard_conforming_strings") == "off"
+
+    def _type_info_fetch(self, _connection: Connection, name: str) -> Any:
+        from psycopg.types import TypeInfo
+
+        heard = self._heard
+        if heard.oid is None:
+            return None
+        return TypeInfo(name, heard.oid, heard.typarray, regtype=name, delimiter=heard.typdelim)
 
 
 # Only a btree has an order, and one that is not valid promises nothing.

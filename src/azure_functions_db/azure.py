@@ -1,4 +1,4 @@
-"""Azure Storage accounts and other services as app settings name them, in the spelling of Functions itself."""
+"""Azure's services as app settings name them, in the spelling of Functions itself, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     FindEndpoint = Callable[[str, Mapping[str, str]], str | None]
 
-
 Client = TypeVar("Client")
+
+
 T = TypeVar("T")
+
 
 # The emulator's account is the same everywhere and public; the Python SDK does not know its short form.
 _EMULATOR_ACCOUNT = "devstoreaccount1"

@@ -1,1 +1,0 @@
-"""Azure Storage: accounts and credentials, and what its errors mean."""
