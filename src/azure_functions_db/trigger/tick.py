@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.errors import DbError
     from azure_functions_db.core.ports import ChangeReader
     from azure_functions_db.core.signals import Observers, TickSignal
-    from azure_functions_db.core.types import Position, SourceDescriptor
+    from azure_functions_db.core.types import Position
     from azure_functions_db.trigger.batch import Search
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import Handler
@@ -131,6 +131,7 @@ class Tick:
             self._clear_up()
             raise
         self._stages.source = self._descriptor.name
+        self._whole = self._descriptor.whole or self._descriptor  # whose events they are, where a part of it is polled
         self._say(TickStarted, batch_size=self._settings.batch_size)
         try:
             with self._noting_failure():
@@ -488,11 +489,6 @@ class Tick:
 
     def _events_of(self, result: FetchResult, metadata: Mapping[str, Any]) -> list[RowChange]:
         return normalized(self._settings.normalizer, result.records, self._whole, metadata, result.revisions)
-
-    @property
-    def _whole(self) -> SourceDescriptor:
-        """The source whose events these are."""
-        return self._descriptor.whole or self._descriptor
 
     def _search_after(self, checkpoint: Checkpoint) -> Search | None:  # noqa: ARG002 - see IsolatingTick
         """Return the search for poison rows that a checkpoint tells of; there is none without a quarantine."""

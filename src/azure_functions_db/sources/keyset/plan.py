@@ -45,6 +45,8 @@ class Plan:
     """What to send to the database, and how to read what comes back."""
 
     def __init__(self, definition: Definition, shape: Shape, dialect: Dialect) -> None:
+        from azure_functions_db.sources.keyset.expressions import Raw
+
         shape.require(definition.needed_columns)
         for name in {*definition.order_columns, *definition.share_columns}:
             values.require_orderable(name, shape.types[name], dialect, described=definition.table is not None)
@@ -57,6 +59,7 @@ class Plan:
         """The cursor that the last page began and ended at, where the next one is worth looking for at it alone."""
         self.end: Any = None
         """The driver's value of the last cursor to read, set before the first statement is made; None: no end."""
+        self._untyped = Raw()
         self._statements: dict[Hashable, Select[Any]] = {}
         self._compiled: dict[tuple[Select[Any], int], CompiledStatement | None] = {}
         self._layouts: dict[Header, Layout] = {}
@@ -292,10 +295,8 @@ class Plan:
         """Select columns of the position, to be had as the driver gives them."""
         from sqlalchemy import select, type_coerce
 
-        from azure_functions_db.sources.keyset.expressions import Raw
-
         columns = [self.exact.get(name, self.shape.column(name)) for name in names]
-        raw: Any = select(*(type_coerce(column, Raw()) for column in columns))
+        raw: Any = select(*(type_coerce(column, self._untyped) for column in columns))
         return raw  # type: ignore[no-any-return]  # the checker cannot count the columns
 
     def _below(self, *, at_bound: bool = True) -> ColumnElement[bool]:
