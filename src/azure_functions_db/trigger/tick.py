@@ -779,7 +779,8 @@ class Tick:
             self._linger.note_change()
         self._result = TickResult.HANDLED
         self._batch = None
-        self._last = batch if self._ahead is not None else None
+        # Where the next query is to be sent at once, nothing is to be taken apart before it.
+        self._last = batch if self._ahead is not None and not self._pace.is_read_at_once else None
         self._acknowledge(batch.after, batch.id)
         self._tell_of(batch, handled)
         return None if batch.is_last else batch.after
