@@ -125,7 +125,12 @@ def test_who_stops_a_heartbeat_waits_for_the_renewal_that_is_under_way() -> None
     renewal = threading.Thread(target=beating.heartbeat.beat)
     renewal.start()
     assert began.wait(30)
-    stopping = threading.Thread(target=lambda: (beating.heartbeat.stop(), order.append("stopped")))
+
+    def stop() -> None:
+        beating.heartbeat.stop()
+        order.append("stopped")
+
+    stopping = threading.Thread(target=stop)
     stopping.start()
     assert beating.heartbeat._stopped.wait(30)
     stopping.join(0.02)  # who does not wait is over by now
