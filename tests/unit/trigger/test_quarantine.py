@@ -582,3 +582,29 @@ def test_a_part_of_a_search_that_is_handled_in_part_loses_nothing(store: Any, si
     assert list(dict.fromkeys(handled)) == [0, 1, 2, 3, 4, 6, 7]
     assert [row.event["pk"]["id"] for row in sink.rows.values()] == [5]
     assert position(store)["cursor"]["tiebreaker"] == {"id": 7}
+
+
+def test_a_transaction_that_fails_otherwise_the_second_time_is_left_whole_for_the_next_tick() -> None:
+    store, calls = MemoryStateStore(), list[int]()
+    sink, source = Sink(store), Pages({0, 1, 2}, 3, size=3)
+
+    def handler(events: Sequence[RowChange]) -> None:
+        calls.append(len(events))
+        if len(calls) == 1:
+            raise RowsFailed({events[0].event_id: "bad"})
+        raise ValueError("the bank does not answer")
+
+    fails(poller(source, store, batch_size=1, quarantine=sink, max_attempts=1), handler)
+    noted = Checkpoint.of(store.load_checkpoint("orders"))
+    assert (calls, sink.rows, noted.position) == ([3, 3], {}, {})
+    assert (noted.notes["failed_attempts"], noted.search(1)) == (1, None)
+
+
+def test_an_outage_in_a_search_counts_as_an_attempt() -> None:
+    store, handler = MemoryStateStore(), Choosy(0)
+    trigger = poller(ListSource(1), store, quarantine=Sink(store), max_attempts=1)
+    attempts = []
+    for _ in range(3):
+        fails(trigger, handler)
+        attempts.append(Checkpoint.of(store.load_checkpoint("orders")).notes["failed_attempts"])
+    assert attempts == sorted(set(attempts)), "each tick that gives up is one more"
