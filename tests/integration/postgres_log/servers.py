@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tests.support.waiting import wait_for
 from tools.services.instance import ROOT, Instance, exclusive
 from tools.services.postgres import Postgres, Postgres18
 
@@ -41,9 +42,13 @@ class OwnServer:
         self._start()
 
     def _start(self) -> None:
+        # Sessions of a server that was killed end by themselves, and until then another one finds its memory in use.
+        wait_for(self._has_started, 60, "the server does not start again")
+
+    def _has_started(self) -> bool:
         process = self._instance.launch(self._server)
-        assert process is not None
-        self._process = process
+        self._process = process or self._process
+        return process is not None
 
 
 @contextmanager
