@@ -181,11 +181,9 @@ def normalized(
     shared, revised = MappingProxyType(metadata), revisions or {}
     try:
         if isinstance(normalizer, ChangeNormalizer):
-            with uncollected:
-                return normalizer.batch(records, source, shared)
+            return normalizer.batch(records, source, shared)
         if isinstance(normalizer, RecordNormalizer):
-            with uncollected:
-                return normalizer.batch(records, source, shared, revised)
+            return normalizer.batch(records, source, shared, revised)
         return [_joined(normalizer(record, source), shared, revised.get(place)) for place, record in enumerate(records)]
     except SerializationError:
         raise
@@ -196,11 +194,11 @@ def normalized(
 
 
 class _Uncollected:
-    """Puts garbage collection off while the events of a page are made: none of them can be garbage.
+    """Puts garbage collection off while events are made: none of them can be garbage.
 
     The collector looks at young objects each time 700 more were made, and takes for old what it has met a few times. So
-    the pages that were read ahead grew old, and one in twenty waited for a look at all objects of the process: 25 ms
-    with little more than SQLAlchemy loaded.
+    the pages that are read ahead grew old, and one in twenty waited for a look at all objects of the process: 25 ms
+    with little more than SQLAlchemy loaded. A page that is made when it is due seldom lives that long.
     """
 
     _is_off = False
@@ -238,7 +236,8 @@ class EarlyEvents:
         if not isinstance(normalizer, RecordNormalizer):
             return None
         metadata: dict[str, Any] = {}
-        return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)
+        with uncollected:
+            return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)
 
     def of(self, metadata: Mapping[str, Any]) -> list[RowChange]:
         """Return them as those of the batch that its metadata tells of."""

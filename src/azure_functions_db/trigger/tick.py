@@ -432,11 +432,16 @@ class Tick:
             and self._reader.reads_ahead
         ):
             position = batch.after.position
-            read = partial(self._page_with_events, position)
-            self._ahead = PageAhead.begin(position, read, at_once=self._pace.is_read_at_once)
+            at_once = self._pace.is_read_at_once
+            read = self._page_alone if at_once else self._page_with_events
+            self._ahead = PageAhead.begin(position, partial(read, position), at_once=at_once)
+
+    def _page_alone(self, position: Position) -> Page:
+        """Read a page beside a handler that computes: what is to be computed can wait until it is done."""
+        return Page(self._page(position, self._page_size, None))
 
     def _page_with_events(self, position: Position) -> Page:
-        """Read a page and make its events, while the handler has the page before."""
+        """Read a page and make its events, while the handler that has the page before waits for others."""
         self._last = None  # its thousands of objects go here, where it takes no time between two calls of the handler
         page = self._page(position, self._page_size, None)
         return Page(page, EarlyEvents.made(self._settings.normalizer, page, self._whole))

@@ -1,4 +1,4 @@
-"""Garbage collection is put off while events are made, and goes on afterwards whatever happens."""
+"""Garbage collection is put off while the events of a page are made ahead, and goes on afterwards whatever happens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from azure_functions_db.core.errors import SerializationError
-from azure_functions_db.core.types import SourceDescriptor
-from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized, uncollected
+from azure_functions_db.core.types import FetchResult, SourceDescriptor
+from azure_functions_db.trigger.normalizers import EarlyEvents, RecordNormalizer, uncollected
 
 SOURCE = SourceDescriptor("numbers", "list", "sha256:numbers")
+PAGE = FetchResult([{"id": 1}], {"cursor": 1})
 
 
 class Watching(RecordNormalizer):
@@ -32,19 +33,21 @@ def _collecting() -> Iterator[None]:
 
 def test_nothing_is_collected_while_events_are_made() -> None:
     normalizer = Watching("id", ["id"])
-    assert len(normalized(normalizer, [{"id": 1}], SOURCE, {})) == 1
+    made = EarlyEvents.made(normalizer, PAGE, SOURCE)
+    assert made is not None
+    assert [event.pk for event in made.of({})] == [{"id": 1}]
     assert (normalizer.was_collecting, gc.isenabled()) == (False, True)
 
 
 def test_a_record_that_makes_no_event_leaves_the_collector_as_it_was() -> None:
     with pytest.raises(SerializationError):
-        normalized(RecordNormalizer("id", ["id"]), [{}], SOURCE, {})
+        EarlyEvents.made(RecordNormalizer("id", ["id"]), FetchResult([{}], {}), SOURCE)
     assert gc.isenabled()
 
 
 def test_an_app_that_wants_no_collection_gets_none() -> None:
     gc.disable()
-    normalized(RecordNormalizer("id", ["id"]), [{"id": 1}], SOURCE, {})
+    EarlyEvents.made(RecordNormalizer("id", ["id"]), PAGE, SOURCE)
     assert not gc.isenabled()
 
 
