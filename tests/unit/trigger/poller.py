@@ -1,10 +1,10 @@
-"""A source in a list, a store with just the five methods, and an observer that remembers."""
+"""Sources, a store with just the five methods, and an observer that remembers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.core.types import AdapterCapability, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.batch import Checkpoint
 from azure_functions_db.trigger.poll import PollTrigger
@@ -34,6 +34,21 @@ class ListSource:
             raise self.failures.pop(0)
         after = (-1, -1) if cursor is None else cursor
         return [row for row in self.rows if (row["version"], row["id"]) > after][:batch_size]  # type: ignore[operator]
+
+
+class FullSource:
+    """What a source with the full port has to have besides its pages."""
+
+    def validate(self) -> None: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
+
+    def capability(self) -> AdapterCapability:
+        return AdapterCapability()
 
 
 class PlainStore:

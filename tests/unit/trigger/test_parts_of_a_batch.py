@@ -16,9 +16,9 @@ from azure_functions_db.core.errors import (
     SourceInUseError,
 )
 from azure_functions_db.core.signals import BatchCommitted, TickCompleted, TickResult
-from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
+from azure_functions_db.core.types import FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
-from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
+from tests.unit.trigger.poller import Collected, FullSource, ListSource, PlainStore, Recorder, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from azure_functions_db.core.types import CheckpointJson
 
 
-class Told:
+class Told(FullSource):
     """Tells its pages as they are written down, by how many rows are asked for; it cannot be cut."""
 
     cursor_column, pk_columns = "id", ("id",)
@@ -36,17 +36,6 @@ class Told:
         self.first = first
         self.again = again
         self.asked: list[int] = []
-
-    def validate(self) -> None: ...
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
-
-    def capability(self) -> AdapterCapability:
-        return AdapterCapability()
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         rows = self.again[limit] if self.asked else self.first

@@ -10,12 +10,12 @@ import pytest
 
 from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
 from azure_functions_db.core.signals import RowQuarantined
-from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, QuarantinedRow, SourceDescriptor
+from azure_functions_db.core.types import FetchResult, HandledFirst, QuarantinedRow, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.batch import Checkpoint, Search
 from azure_functions_db.trigger.normalizers import RecordNormalizer, SmallSource
 from azure_functions_db.trigger.retry import RetryPolicy
-from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
+from tests.unit.trigger.poller import Collected, FullSource, ListSource, PlainStore, Recorder, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -478,7 +478,7 @@ def test_what_is_kept_of_an_error_is_short_and_shows_neither_secrets_nor_values(
     assert len(talk.encode()) <= 2048
 
 
-class Pages:
+class Pages(FullSource):
     """The full port over prepared pages; notes from where it was read."""
 
     cursor_column, pk_columns = "id", ("id",)
@@ -490,17 +490,6 @@ class Pages:
         self.size = size
         self.held_back = held_back
         self.reads: list[int] = []
-
-    def validate(self) -> None: ...
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
-
-    def capability(self) -> AdapterCapability:
-        return AdapterCapability()
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         assert limit >= 1, "a page has at least one row"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from azure_functions_db.core.errors import CommitError, HandlerError, SerializationError
-from azure_functions_db.core.types import AdapterCapability, FetchResult, HandledFirst, SourceDescriptor
+from azure_functions_db.core.types import FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger.batch import Batch, Checkpoint
 from azure_functions_db.trigger.events import RowChange
-from tests.unit.trigger.poller import Collected, poller, position, run
+from tests.unit.trigger.poller import Collected, FullSource, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ NOON = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)
 DEEP = 600  # more than functions can call each other for, less than the encoder of JSON can take
 
 
-class Numbers:
+class Numbers(FullSource):
     """Numbers from 0 on, of which some cannot be decoded."""
 
     cursor_column = "id"
@@ -35,17 +35,6 @@ class Numbers:
         self.count = count
         self.odd = odd
         self.values = values or {}
-
-    def validate(self) -> None: ...
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
-
-    def capability(self) -> AdapterCapability:
-        return AdapterCapability()
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         first = checkpoint.get("cursor", 0)
