@@ -133,7 +133,7 @@ $(TSQL)/.installed: requirements/tsql-parser.txt $(VENV)/.requirements-installed
 	@ln -sf libssl-dbe77c63.so.1.1.1g $(@D)/psycopg2_binary.libs/libssl.so.1.1
 	@touch $@
 
-$(READY): $(VENV)/.requirements-installed $(RUNTIME)/.installed $(TSQL)/.installed pyproject.toml
+$(READY): $(VENV)/.requirements-installed $(RUNTIME)/.installed $(TSQL)/.installed pyproject.toml hatch_build.py src/azure_functions_db/core/_speedups.c
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -18,7 +18,7 @@ from azure_functions_db.core.serializers import (
     serialize_position,
 )
 from azure_functions_db.core.types import AdapterCapability, Change, FetchResult
-from azure_functions_db.trigger.events import Identities, OpenRowChange, PositionIdentities, RowChange
+from azure_functions_db.trigger.events import Identities, PositionIdentities, RowChange, row_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,22 +79,15 @@ class RecordNormalizer:
         pks, keys = self._keys_of(records)
         operations = self._operations_of(records)
         identities = Identities(source, operations, cursors, keys, revisions or {})
-        # The hottest loop of the library: whatever can be shared is, and no call is made per record.
-        events: list[Any] = []
-        for index, record in enumerate(records):
-            event: Any = OpenRowChange()
-            event._identities = identities  # noqa: SLF001 - made here
-            event._index = index  # noqa: SLF001 - made here
-            event.op = operations[index]
-            event.source = source
-            event.cursor = cursors[index]
-            event.pk = pks[index]
-            event.before = None
-            event.after = record
-            event.metadata = metadata
-            event.__class__ = RowChange
-            events.append(event)
-        return events
+        columns = {
+            "op": operations,
+            "cursor": cursors,
+            "pk": pks,
+            "before": [None] * len(records),
+            "after": list(records),
+            "metadata": [metadata] * len(records),
+        }
+        return row_changes(identities, source, columns)
 
 
 class ChangeNormalizer:
@@ -112,22 +105,17 @@ class ChangeNormalizer:
                     f"The source handed out a {type(stranger).__name__}: it needs a normalizer=, "
                     "or cursor_column and pk_columns, or has to hand out changes"
                 )
-        identities = PositionIdentities(source, [each.op for each in changes], [each.position for each in changes], ())
-        events: list[Any] = []
-        for index, change in enumerate(changes):
-            event: Any = OpenRowChange()
-            event._identities = identities  # noqa: SLF001 - made here
-            event._index = index  # noqa: SLF001 - made here
-            event.op = change.op
-            event.source = source
-            event.cursor = change.position if change.cursor is None else change.cursor
-            event.pk = change.key
-            event.before = change.before
-            event.after = change.after
-            event.metadata = {**metadata, **change.metadata} if change.metadata else metadata
-            event.__class__ = RowChange
-            events.append(event)
-        return events
+        operations = [change.op for change in changes]
+        columns = {
+            "op": operations,
+            "cursor": [change.position if change.cursor is None else change.cursor for change in changes],
+            "pk": [change.key for change in changes],
+            "before": [change.before for change in changes],
+            "after": [change.after for change in changes],
+            "metadata": [{**metadata, **change.metadata} if change.metadata else metadata for change in changes],
+        }
+        identities = PositionIdentities(source, operations, [change.position for change in changes], ())
+        return row_changes(identities, source, columns)
 
 
 def make_normalizer(*, cursor_column: str, pk_columns: Sequence[str]) -> RecordNormalizer:

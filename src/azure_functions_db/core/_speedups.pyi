@@ -1,0 +1,21 @@
+"""The hottest loops of the library, compiled where they could be: `_speedups.c`."""
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+def byte_forms(
+    values: list[Any], lead: bytes, form: Callable[[Any], bytes], is_utc: Callable[[dt.tzinfo], bool], /
+) -> list[bytes]: ...
+def digests(starts: list[bytes], heads: list[bytes], tails: list[bytes], /) -> list[str]: ...
+def records(
+    empty: dict[str, None],
+    names: tuple[str, ...],
+    converters: tuple[Callable[[Any], Any] | tuple[Callable[[Any], Any]] | None, ...],
+    width: int,
+    rows: Sequence[Any],
+    /,
+) -> list[dict[str, Any]]: ...
+def instances(kind: type[T], columns: dict[str, list[Any]], /) -> list[T]: ...
