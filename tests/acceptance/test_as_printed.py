@@ -75,7 +75,14 @@ def installed_as_printed(shared: Path) -> dict[str, str]:
         text=True,
         check=True,
     )
-    for name in ["README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", *filter(None, files.stdout.split("\0"))]:
+    for name in [
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "hatch_build.py",
+        *filter(None, files.stdout.split("\0")),
+    ]:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_bytes((CHECKOUT / name).read_bytes())
     newcomer = Typist(checkout, fresh)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__) && !defined(PORTABLE)
 #define HAS_X86_INTRINSICS
 #include <cpuid.h>
 #include <immintrin.h>

@@ -1,10 +1,8 @@
-"""The hottest loops of the library, compiled where they could be: `_speedups.c`."""
-
 import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 def byte_forms(
     values: list[Any], lead: bytes, form: Callable[[Any], bytes], is_utc: Callable[[dt.tzinfo], bool], /
@@ -18,4 +16,4 @@ def records(
     rows: Sequence[Any],
     /,
 ) -> list[dict[str, Any]]: ...
-def instances(kind: type[T], columns: dict[str, list[Any]], /) -> list[T]: ...
+def instances(kind: type[_T], columns: dict[str, list[Any]], /) -> list[_T]: ...

@@ -77,7 +77,7 @@ class Identities:
         for place, revision in self.revisions.items():
             tails[place] += f"\x1f{revision}".encode()
         begun = [starts[op] for op in self._operations]
-        self.made = speedups.digests(begun, heads, tails) if speedups else _digests(begun, heads, tails)
+        self.made = _digests(begun, heads, tails)
         return self.made
 
     def _parts(self) -> tuple[list[bytes], list[bytes]]:
@@ -94,6 +94,8 @@ class PositionIdentities(Identities):
 
 def _digests(starts: list[bytes], heads: list[bytes], tails: list[bytes]) -> list[str]:
     """Return the SHA-256 of each start, head and tail together, in hexadecimal."""
+    if speedups is not None:
+        return speedups.digests(starts, heads, tails)
     copies = {start: sha256(start).copy for start in set(starts)}
     made = []
     # To hash a change in two parts takes less than to join them before.
@@ -113,7 +115,7 @@ def _bytes_of(values: Sequence[Any], lead: bytes = b"") -> Iterable[bytes]:
         first, *others = zip(*values, strict=True)
         columns = _bytes_of(first, lead), *(_bytes_of(other, b"\x1f") for other in others)
         return map(b"".join, zip(*columns, strict=True))
-    if speedups:
+    if speedups is not None:
         return speedups.byte_forms(list(values), lead, byte_form, _is_utc)
     if kinds == {int}:
         # All at once and then line by line takes a quarter less than one by one.
@@ -420,27 +422,37 @@ class RowChange(OpenRowChange):
 
 
 def row_changes(
-    identities: Identities, source: SourceDescriptor, columns: Mapping[str, list[Any]]
+    identities: Identities,
+    source: SourceDescriptor,
+    *,
+    ops: list[Operation],
+    cursors: list[Any],
+    pks: list[Any],
+    befores: list[Any],
+    afters: list[Any],
+    metadata: list[Any],
 ) -> list[RowChange]:
-    """Return the events of a batch, all fields but these two from the list of their own.
+    """Return the events of a batch, of which all lists have one value each.
 
     The hottest loop of the library: whatever can be shared is, and no call is made for an event.
     """
-    count = len(columns["op"])
-    if speedups:
-        shared = {"_identities": [identities] * count, "_index": list(range(count)), "source": [source] * count}
-        return speedups.instances(RowChange, {**shared, **columns})
+    if speedups is not None:
+        count = len(ops)
+        shared: dict[str, list[Any]] = {
+            "_identities": [identities] * count,
+            "_index": list(range(count)),
+            "source": [source] * count,
+        }
+        own = {"op": ops, "cursor": cursors, "pk": pks, "before": befores, "after": afters, "metadata": metadata}
+        return speedups.instances(RowChange, shared | own)
     events: list[Any] = []
-    for index, values in enumerate(zip(*(columns[name] for name in _OWN_FIELDS), strict=True)):
+    for index, values in enumerate(zip(ops, cursors, pks, befores, afters, metadata, strict=True)):
         event: Any = OpenRowChange()
         event._identities, event._index, event.source = identities, index, source  # noqa: SLF001 - made here
         event.op, event.cursor, event.pk, event.before, event.after, event.metadata = values
         event.__class__ = RowChange
         events.append(event)
     return events
-
-
-_OWN_FIELDS: Final = ("op", "cursor", "pk", "before", "after", "metadata")
 
 
 def _cloudevent_of(change: RowChange) -> dict[str, Any]:

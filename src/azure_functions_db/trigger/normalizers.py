@@ -79,15 +79,16 @@ class RecordNormalizer:
         pks, keys = self._keys_of(records)
         operations = self._operations_of(records)
         identities = Identities(source, operations, cursors, keys, revisions or {})
-        columns = {
-            "op": operations,
-            "cursor": cursors,
-            "pk": pks,
-            "before": [None] * len(records),
-            "after": list(records),
-            "metadata": [metadata] * len(records),
-        }
-        return row_changes(identities, source, columns)
+        return row_changes(
+            identities,
+            source,
+            ops=operations,
+            cursors=cursors,
+            pks=pks,
+            befores=[None] * len(records),
+            afters=list(records),
+            metadata=[metadata] * len(records),
+        )
 
 
 class ChangeNormalizer:
@@ -106,16 +107,16 @@ class ChangeNormalizer:
                     "or cursor_column and pk_columns, or has to hand out changes"
                 )
         operations = [change.op for change in changes]
-        columns = {
-            "op": operations,
-            "cursor": [change.position if change.cursor is None else change.cursor for change in changes],
-            "pk": [change.key for change in changes],
-            "before": [change.before for change in changes],
-            "after": [change.after for change in changes],
-            "metadata": [{**metadata, **change.metadata} if change.metadata else metadata for change in changes],
-        }
-        identities = PositionIdentities(source, operations, [change.position for change in changes], ())
-        return row_changes(identities, source, columns)
+        return row_changes(
+            PositionIdentities(source, operations, [change.position for change in changes], ()),
+            source,
+            ops=operations,
+            cursors=[change.position if change.cursor is None else change.cursor for change in changes],
+            pks=[change.key for change in changes],
+            befores=[change.before for change in changes],
+            afters=[change.after for change in changes],
+            metadata=[{**metadata, **change.metadata} if change.metadata else metadata for change in changes],
+        )
 
 
 def make_normalizer(*, cursor_column: str, pk_columns: Sequence[str]) -> RecordNormalizer:

@@ -23,6 +23,9 @@ from azure_functions_db.trigger.events import Identities, RowChange, byte_form
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:0")
 NOON = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, dt.UTC)
 
+
+pytestmark = pytest.mark.usefixtures("loops")
+
 WRITTEN: list[tuple[Any, bytes]] = [
     (None, b"None"),
     (True, b"True"),

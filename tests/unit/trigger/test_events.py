@@ -25,6 +25,8 @@ from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized,
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:abc")
 NOON = dt.datetime(2026, 4, 7, 12, 0, 0, 123456, tzinfo=dt.UTC)
 

@@ -328,18 +328,16 @@ def row_builder(
     behind = _behind()
     # Those of SQLAlchemy's that only let None pass are replaced by what they call: a call of two is saved.
     lenient = [convert and behind.get(convert) for convert in converters]
-    if speedups:
+    if speedups is not None:
         functions = [other or (convert and (convert,)) for convert, other in zip(converters, lenient, strict=True)]
-        return partial(
-            speedups.records, dict.fromkeys(names), tuple(names), tuple(functions), len(names) + unused
-        )
+        return partial(speedups.records, dict.fromkeys(names), tuple(names), tuple(functions), len(names) + unused)
     return _generated_builder(names, converters, lenient, unused)
 
 
 def _generated_builder(
     names: Sequence[str], converters: Sequence[Converter | None], lenient: Sequence[Converter | None], unused: int
 ) -> Callable[[Sequence[Any]], list[RawRecord]]:
-    """Return the function of generated code: a dict display takes less than half the time of ``dict(zip(names, row))``."""
+    """Return one of generated code: a dict display takes less than half the time of ``dict(zip(names, row))``."""
     values = [f"v{i}" for i in range(len(names) + unused)]
     functions: dict[str, Converter] = {}
     items = []
