@@ -76,8 +76,7 @@ class Identities:
         heads, tails = self._parts()
         for place, revision in self.revisions.items():
             tails[place] += f"\x1f{revision}".encode()
-        begun = [starts[op] for op in self._operations]
-        self.made = _digests(begun, heads, tails)
+        self.made = _digests(list(map(starts.__getitem__, self._operations)), heads, tails)
         return self.made
 
     def _parts(self) -> tuple[list[bytes], list[bytes]]:
@@ -109,14 +108,14 @@ def _digests(starts: list[bytes], heads: list[bytes], tails: list[bytes]) -> lis
 
 def _bytes_of(values: Sequence[Any], lead: bytes = b"") -> Iterable[bytes]:
     """Return the byte form of each value behind what leads it, quicker where they are all of a common kind."""
+    if speedups is not None and tuple not in map(type, values[:1]):
+        return speedups.byte_forms(list(values), lead, byte_form, _is_utc)
     kinds = set(map(type, values))
     if kinds == {tuple} and len(set(map(len, values))) == 1 and values[0]:
         # Column by column, as composite keys are all alike.
         first, *others = zip(*values, strict=True)
         columns = _bytes_of(first, lead), *(_bytes_of(other, b"\x1f") for other in others)
         return map(b"".join, zip(*columns, strict=True))
-    if speedups is not None:
-        return speedups.byte_forms(list(values), lead, byte_form, _is_utc)
     if kinds == {int}:
         # All at once and then line by line takes a quarter less than one by one.
         line = lead + b"%d\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from contextlib import contextmanager
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
@@ -57,7 +58,7 @@ class RecordNormalizer:
         created_column: str | None = None,
         deleted_column: str | None = None,
     ) -> None:
-        self._cursor_column = cursor_column
+        self._cursor_of = itemgetter(cursor_column)
         columns = (pk_columns,) if isinstance(pk_columns, str) else tuple(pk_columns)
         self._keys_of = _keys_reader(columns)
         self._operations_of = _operations_reader(cursor_column, created_column, deleted_column)
@@ -74,8 +75,7 @@ class RecordNormalizer:
         revisions: Mapping[int, str] | None = None,
     ) -> list[RowChange]:
         """Return the events of many records, which share their metadata."""
-        column = self._cursor_column
-        cursors = [record[column] for record in records]
+        cursors = list(map(self._cursor_of, records))
         pks, keys = self._keys_of(records)
         operations = self._operations_of(records)
         identities = Identities(source, operations, cursors, keys, revisions or {})
@@ -250,7 +250,7 @@ def _keys_reader(columns: Sequence[str]) -> Callable[[Sequence[RawRecord]], tupl
         return pks, [tuple(pk.values()) for pk in pks]
 
     def only_keys(records: Sequence[RawRecord]) -> tuple[list[Any], list[Any]]:
-        values = [record[only] for record in records]
+        values = list(map(itemgetter(only), records))
         return [{only: value} for value in values], values
 
     only, *others = columns
