@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from tools.site import measured, slug
@@ -14,6 +15,7 @@ from tools.site import measured, slug
 CHECKOUT = Path(__file__).resolve().parents[1]
 ASSETS = CHECKOUT / "docs" / "assets"
 WIDTH, LABEL, BAR, TOP = 860, 330, 22, 64
+LINE, LETTERS = 15, 40  # how far apart the lines of a label are, and how many letters of a wide font fit into one
 STYLE = (
     "text{fill:#1f2937}.quiet{fill:#6b7280}.ground{fill:#fff}.better{fill:#2b8a3e}.worse{fill:#e67700}"
     ".line{stroke:#1971c2;fill:none;stroke-width:2}.axis{stroke:#9ca3af;fill:none}.one{stroke:#1f2937}.value{stroke:#fff;stroke-width:4;paint-order:stroke}"
@@ -76,9 +78,19 @@ def _bar(number: int, line: dict[str, Any], scale: float) -> str:
     kind = "better" if ratio <= 1 else "worse"
     width = max(2, ratio * scale)
     return (
-        f'<text x="{LABEL - 12}" y="{y + 15}" text-anchor="end">{escape(str(line.get("case", "")))}</text>'
+        f"{_label(str(line.get('case', '')), y + 15)}"
         f'<rect class="{kind}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" rx="3"/>'
         f'<text class="value" x="{LABEL + width + 8:.1f}" y="{y + 15}">{ratio:.3g}</text>'
+    )
+
+
+def _label(words: str, y: int) -> str:
+    """Return words beside a bar, in lines that are short enough."""
+    lines = wrap(words, LETTERS)
+    top = y - (len(lines) - 1) * LINE // 2
+    return "".join(
+        f'<text x="{LABEL - 12}" y="{top + number * LINE}" text-anchor="end">{escape(line)}</text>'
+        for number, line in enumerate(lines)
     )
 
 

@@ -34,6 +34,7 @@ CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
 TUTORIAL = CHECKOUT / "docs" / "tutorial" / "first-poller.md"
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+BUILT_OF = ("README.md", "LICENSE", "CHANGELOG.md", "hatch_build.py", "pyproject.toml", "src")
 EXTRAS = ("cli", "postgres", "mysql", "mssql", "mongo", "eventhubs", "servicebus")
 # Sends what it is given with -Q, or has in the file behind -i.
 SQLCMD = """#!/usr/bin/env python
@@ -69,20 +70,13 @@ def installed_as_printed(shared: Path) -> dict[str, str]:
     fresh = fresh_environment(shared / "venv", [*PROJECT["dependencies"], *extras, "pytest", "hatchling"])
     checkout = shared / "checkout"
     files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "src"],
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *BUILT_OF],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
         check=True,
     )
-    for name in [
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "pyproject.toml",
-        "hatch_build.py",
-        *filter(None, files.stdout.split("\0")),
-    ]:
+    for name in filter(None, files.stdout.split("\0")):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_bytes((CHECKOUT / name).read_bytes())
     newcomer = Typist(checkout, fresh)

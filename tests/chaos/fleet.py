@@ -30,14 +30,16 @@ class Fleet:
     def start(self, task: Task) -> None:
         self._tasks[task.who] = task
         with self._errors_of(task.who).open("ab") as errors:
-            self._running[task.who] = subprocess.Popen(task.command(), cwd=CHECKOUT, stderr=errors)
+            self._running[task.who] = subprocess.Popen(
+                task.command(), cwd=CHECKOUT, stdin=subprocess.PIPE, stderr=errors
+            )
 
     def kill(self, who: str) -> None:
         """End a process as the loss of its machine would: with no chance to tidy up."""
         self._note_end_of(who)
         process = self._running.pop(who)
         process.kill()
-        process.wait()
+        process.communicate()  # it is waited for, and its pipe closed
 
     def freeze(self, who: str) -> None:
         self._running[who].send_signal(signal.SIGSTOP)
@@ -55,7 +57,7 @@ class Fleet:
         for who, process in list(self._running.items()):
             if process.poll() is not None:
                 self._note_end_of(who)
-                del self._running[who]
+                self._running.pop(who).communicate()
 
     def dismiss(self, patience: float = 30) -> None:
         """Ask all to stop, and note who does not do so well."""
@@ -65,7 +67,7 @@ class Fleet:
                 process.wait(patience)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+            process.communicate()
             if process.returncode:
                 self._note_end_of(who)
         self._running.clear()

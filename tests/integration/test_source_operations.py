@@ -8,9 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, text
+from sqlalchemy.dialects import mssql, postgresql
 
 from azure_functions_db import EngineProvider, SourceConfigurationError, SqlAlchemySource
+from azure_functions_db.sources.keyset.shape import described_shape
 
 NOON = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - the columns have no zone
 TYPES = {
@@ -113,3 +115,46 @@ def test_a_check_up_judges_the_cursor(mariadb_database: str, declared: str, grad
     engines.dispose_all()
     assert cursor.grade == grade
     assert word in cursor.text
+
+
+def key_finding(url: str, *statements: str) -> str | None:
+    """Return what a check-up says about the key ``code`` of a table."""
+    engines, engine = EngineProvider(), create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+    source = SqlAlchemySource(
+        url=url, table="parts", cursor_column="version", pk_columns=["code"], engine_provider=engines
+    )
+    found = {finding.check: finding for finding in source.checkup()}
+    engines.dispose_all()
+    return f"{found['key'].text} → {found['key'].remedy}" if "key" in found else None
+
+
+@pytest.mark.parametrize(
+    "unique",
+    [
+        ["CREATE TABLE parts (version INTEGER, code VARCHAR(20){}, UNIQUE (code))"],
+        ["CREATE TABLE parts (version INTEGER, code VARCHAR(20){})", "CREATE UNIQUE INDEX by_code ON parts (code)"],
+    ],
+    ids=["constraint", "index"],
+)
+def test_a_unique_column_is_a_key_where_it_is_never_null(database_url: str, unique: list[str]) -> None:
+    said = key_finding(database_url, *(each.format("") for each in unique))
+    assert said == (
+        "several rows may share a value of code, or have NULL there: of those with one cursor value, one is read"
+        " → a unique index on (code), NOT NULL"
+    )
+    table = ["DROP TABLE parts", *(each.format(" NOT NULL") for each in unique)]
+    assert key_finding(database_url, *table) is None
+
+
+def test_a_primary_key_is_a_key_whatever_is_said_of_null(database_url: str) -> None:
+    assert key_finding(database_url, "CREATE TABLE parts (version INTEGER, code INTEGER PRIMARY KEY)") is None
+
+
+def test_to_sql_server_null_is_a_value_that_a_unique_column_has_once() -> None:
+    shape = described_shape(Table("parts", MetaData(), Column("code", Integer, unique=True)))
+    assert shape.is_key(["code"], mssql.dialect())  # type: ignore[no-untyped-call]
+    assert not shape.is_key(["code"], postgresql.dialect())  # type: ignore[no-untyped-call]

@@ -106,6 +106,7 @@ _SHOWN = {
     "event_id": "{:.12}",
     "error_type": "{}",
     "error_code": "[{}]",
+    "delay_seconds": "tried again in {:.1f} s",
     "paused_by": "by {}",
     "paused_why": "{}",
     "warning": "{}",

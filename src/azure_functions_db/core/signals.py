@@ -105,6 +105,9 @@ class StageEnded(TickSignal):
 class StageFailed(StageEnded):
     """A step of the tick ended with an error."""
 
+    delay_seconds: float | None = None
+    """After which pause the step is tried again; None where it is not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRenewFailed(TickSignal):
@@ -266,8 +269,10 @@ def _log_entry(signal: Signal) -> _Entry | None:
     """Return level and name of a fact's entry, and what makes its fields: nothing is made for a log that is off."""
     match signal:
         case StageFailed(error=Exception()):
-            # The batch comes again after any of these; a commit or a handler that failed is for a human to see.
-            return logging.ERROR, f"{signal.stage}_failed", _failed_stage_fields
+            # The batch comes again after any of these; a commit or a handler that failed is for a human to see, a
+            # step that is tried again in a moment is not.
+            level = logging.ERROR if signal.delay_seconds is None else logging.WARNING
+            return level, f"{signal.stage}_failed", _failed_stage_fields
         case TickStarted():
             return logging.INFO, "tick_start", lambda signal: {"batch_size": signal.batch_size}
         case LeaseSkipped():
@@ -297,7 +302,8 @@ def _log_entry(signal: Signal) -> _Entry | None:
 
 
 def _failed_stage_fields(signal: Any) -> dict[str, Any]:
-    return _fields(signal, "batch_id", "duration_ms") | _error_fields(signal.error) | {"committed": False}
+    fields = _fields(signal, "batch_id", "duration_ms") | _error_fields(signal.error) | {"committed": False}
+    return fields if signal.delay_seconds is None else fields | {"delay_seconds": signal.delay_seconds}
 
 
 def _skipped_fields(signal: LeaseSkipped) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from azure_functions_db.core.config import former_arguments
-from azure_functions_db.core.errors import ConfigurationError
+from azure_functions_db.core.errors import ConfigurationError, FetchError
 
 FORMER_ARGUMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "max_retries": lambda retries: {"max_attempts": retries + 1},
@@ -54,3 +54,18 @@ class RetryPolicy:
 ONCE = RetryPolicy(max_attempts=1)
 FETCH_RETRIES = RetryPolicy(max_attempts=3, delay_seconds=0.2, max_delay_seconds=2.0)
 """Reading again after a passing database error: harmless, and cheaper than a lost tick."""
+
+
+class FetchRetries:
+    """The tries of one page that are left."""
+
+    def __init__(self) -> None:
+        self._pauses = FETCH_RETRIES.pauses()
+        self.pause: float | None = None
+        """How long to wait before the next try; None: there is none."""
+
+    def after(self, error: BaseException) -> float | None:
+        """Return the pause after a failure, if it was one in passing and tries are left."""
+        is_passing = isinstance(error, FetchError) and error.transient
+        self.pause = next(self._pauses, None) if is_passing else None
+        return self.pause

@@ -51,7 +51,7 @@ from azure_functions_db.trigger.handler import Misfits, PollContext, count_befor
 from azure_functions_db.trigger.lease import Lease, TickCancelled
 from azure_functions_db.trigger.normalizers import EarlyEvents, normalized
 from azure_functions_db.trigger.pace import WORTHWHILE_SECONDS, Linger, Pace, Page, PageAhead
-from azure_functions_db.trigger.retry import FETCH_RETRIES
+from azure_functions_db.trigger.retry import FetchRetries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.poll import PollSettings
 
     _Errors = Mapping[str, Exception]
+    _Retry = Callable[[BaseException], float | None]
 
 T = TypeVar("T")
 
@@ -448,20 +449,20 @@ class Tick:
 
     def _read(self, position: Position, limit: int, search: Search | None, spent: dict[Stage, float]) -> FetchResult:
         """Fetch, and fetch again after a pause where the database failed in passing."""
-        pauses: Iterator[float] | None = None
+        retries = FetchRetries()
         while True:
             idle = perf_counter() - thread_time()  # a clock that stands still while this thread computes
             try:
-                return self._stage(Stage.FETCH, lambda: self._page(position, limit, search), spent=spent)
+                return self._stage(
+                    Stage.FETCH, lambda: self._page(position, limit, search), spent=spent, retry=retries.after
+                )
             except PositionLostError:
                 self.lease.check()  # where the lease is lost, somebody else has gone on from there: nothing is missing
                 raise
-            except FetchError as error:
-                pauses = pauses or FETCH_RETRIES.pauses()
-                pause = next(pauses, None)
-                if pause is None or not error.transient:
+            except FetchError:
+                if retries.pause is None:
                     raise
-                self._pause(pause)
+                self._pause(retries.pause)
             finally:
                 self._pace.fetch_waits.append(perf_counter() - thread_time() - idle)
 
@@ -886,15 +887,19 @@ class Stages:
         step: Callable[[], T],
         batch_id: str | None = None,
         spent: dict[Stage, float] | None = None,
+        retry: _Retry | None = None,
     ) -> T:
-        """Run one step: what it raises comes out as the error of its stage; ``spent`` adds up the milliseconds."""
+        """Run one step: what it raises comes out as the error of its stage; ``spent`` adds up the milliseconds.
+
+        ``retry`` says after which pause a failed one is tried again; whoever asked for the step does that.
+        """
         if self._is_traced:
             self.say(StageStarted, stage=stage, batch_id=batch_id)
         began = self._clock()
         try:
             result = step()
         except BaseException as error:
-            self._fail(stage, batch_id, (self._clock() - began) * 1000, error)
+            self._fail(stage, batch_id, (self._clock() - began) * 1000, error, retry)
             raise
         finally:
             if spent is not None:
@@ -903,7 +908,9 @@ class Stages:
             self.say(StageEnded, stage=stage, batch_id=batch_id, duration_ms=(self._clock() - began) * 1000)
         return result
 
-    def _fail(self, stage: Stage, batch_id: str | None, duration_ms: float, error: BaseException) -> None:
+    def _fail(
+        self, stage: Stage, batch_id: str | None, duration_ms: float, error: BaseException, retry: _Retry | None
+    ) -> None:
         """Tell of a failed step, and raise the error of its stage unless that is what it raised itself."""
         if isinstance(error, _RULES[stage].passes):
             self.say(StageEnded, stage=stage, batch_id=batch_id, duration_ms=duration_ms)
@@ -911,7 +918,8 @@ class Stages:
         ours = self.translation(stage, error, batch_id) if isinstance(error, Exception) else error
         if ours is not error:
             ours.__cause__ = error  # observers want to know it, too
-        self.say(StageFailed, stage=stage, batch_id=batch_id, duration_ms=duration_ms, error=ours)
+        facts = {"stage": stage, "batch_id": batch_id, "duration_ms": duration_ms, "error": ours}
+        self.say(StageFailed, **facts, delay_seconds=None if retry is None else retry(ours))
         if ours is not error:
             raise ours from error
 

@@ -105,6 +105,11 @@ def test_what_a_source_warns_of_is_told() -> None:
     assert told.endswith("null_cursor_rows  2 row(s) are never delivered, because their cursor is NULL: fill it in")
 
 
+def test_a_line_tells_that_a_step_is_tried_again() -> None:
+    told = Lines(coloured=False).format(record("fetch_failed", error_type="OperationalError", delay_seconds=0.2134))
+    assert told.endswith("fetch_failed  OperationalError  tried again in 0.2 s")
+
+
 def test_the_library_s_own_errors_are_a_line() -> None:
     error = raised(FetchError("The database cannot be reached"), raised(OSError("a long story")))
     assert "\n" not in Lines(coloured=False).format(record("orders failed", error))

@@ -105,6 +105,30 @@ def test_failures_are_logged_as_errors_with_their_type(caplog: pytest.LogCapture
     assert told(caplog, "fetch_failed").error_type == "FetchError"
 
 
+def test_a_read_that_is_tried_again_says_so_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    source = ListSource(3)
+    source.failures = [ConnectionResetError(), FetchError("deadlock", transient=True)]
+    pauses: list[float] = []
+    run(poller(source, sleep=pauses.append), Collected())
+    failures = [record for record in caplog.records if record.getMessage() == "fetch_failed"]
+    assert [(record.levelno, record.delay_seconds) for record in failures] == [  # type: ignore[attr-defined]
+        (logging.WARNING, pauses[0]),
+        (logging.WARNING, pauses[1]),
+    ]
+    assert told(caplog, "tick_complete").result == "handled"
+
+
+def test_the_last_try_of_a_read_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    source = ListSource(3)
+    source.failures = [ConnectionResetError() for _ in range(3)]
+    with pytest.raises(FetchError):
+        run(poller(source, sleep=lambda _: None), Collected())
+    *others, last = [record for record in caplog.records if record.getMessage() == "fetch_failed"]
+    assert {record.levelno for record in others} == {logging.WARNING}
+    assert last.levelno == logging.ERROR
+    assert not hasattr(last, "delay_seconds")
+
+
 class Waiting(ListSource):
     """Held back by a running transaction."""
 

@@ -160,13 +160,15 @@ def _takes_the_highest_and_one_more(plan: Plan, connection: Connection) -> bool:
 def _key(plan: Plan, connection: Connection) -> Iterator[Finding]:
     """Tell of key columns that several rows may share: of two rows with one cursor value, too, only one is read."""
     names, shape = plan.definition.pk_columns, plan.shape
-    if not shape.is_key(names) and (shape.tells_keys or _is_table(plan, connection)):
+    if not shape.is_key(names, plan.dialect) and (shape.tells_keys or _is_table(plan, connection)):
         own = [column.name for column in shape.table.primary_key.columns] if shape.table is not None else []
-        unique = f"a unique index on ({', '.join(names)})"
+        nullable = any(map(shape.may_be_null, names))
+        unique = f"a unique index on ({', '.join(names)})" + (", NOT NULL" if nullable else "")
+        shared = f"a value of {', '.join(names)}" + (", or have NULL there" if nullable else "")
         yield Finding(
             "key",
             "warning",
-            f"several rows may share a value of {', '.join(names)}: of those with one cursor value, one is read",
+            f"several rows may share {shared}: of those with one cursor value, one is read",
             f"pk_columns={own}, or {unique}" if own else unique,
         )
 

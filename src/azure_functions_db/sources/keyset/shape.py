@@ -13,7 +13,18 @@ from azure_functions_db.sql.reflection import catalog_connection, refreshed, tab
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Dialect, Engine, FromClause, Index, Table, TextClause
+    from sqlalchemy import (
+        ColumnElement,
+        Connection,
+        Dialect,
+        Engine,
+        FromClause,
+        Index,
+        PrimaryKeyConstraint,
+        Table,
+        TextClause,
+        UniqueConstraint,
+    )
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.sources.keyset.definition import Definition
@@ -52,16 +63,17 @@ class Shape:
             return False
         if dialect.name == "mssql" and values.type_name(column.type) in {"ROWVERSION", "TIMESTAMP"}:
             return True
-        return [name] in _unique_columns(column.table)
+        return any(rule.columns.keys() == [name] for rule in _unique_rules(column.table))
 
     @property
     def tells_keys(self) -> bool:
         """Whether the database has said which columns tell rows apart; of a view or a query it does not."""
         return self.is_reflected and self.table is not None and bool(self.table.primary_key.columns)
 
-    def is_key(self, names: Sequence[str]) -> bool:
-        """Tell whether no two rows have the same values in these columns."""
-        return self.table is not None and any(set(rule) <= set(names) for rule in _unique_columns(self.table))
+    def is_key(self, names: Sequence[str], dialect: Dialect) -> bool:
+        """Tell whether no two rows have the same values, or NULL alike, in these columns."""
+        rules = [] if self.table is None else _unique_rules(self.table)
+        return any(set(rule.columns.keys()) <= set(names) and not _repeats_null(rule, dialect) for rule in rules)
 
     def is_stamped(self, name: str, dialect: Dialect) -> bool:
         """Tell whether the late-commit watch lets the column's values ripen until a clock has passed them.
@@ -122,15 +134,20 @@ def bound_text(sql: str, definition: Definition) -> TextClause:
     return text(sql).bindparams(*(bindparam(name, definition.parameters[name]) for name in names))
 
 
-def _unique_columns(table: Table) -> list[list[str]]:
-    """Return the columns of each rule that lets a value appear once; one for a part of the rows does not count."""
+def _unique_rules(table: Table) -> list[PrimaryKeyConstraint | UniqueConstraint | Index]:
+    """Return the rules that let a value appear once; one for a part of the rows does not count."""
     from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
     rules = [one for one in table.constraints if isinstance(one, PrimaryKeyConstraint | UniqueConstraint)]
     indexes = [index for index in table.indexes if index.unique and not is_partial(index)]
     indexes = [index for index in indexes if len(index.expressions) == len(index.columns)]
     # A table without a primary key is described with an empty one.
-    return [[column.name for column in rule.columns] for rule in [*rules, *indexes] if len(rule.columns)]
+    return [rule for rule in [*rules, *indexes] if len(rule.columns)]
+
+
+def _repeats_null(rule: PrimaryKeyConstraint | UniqueConstraint | Index, dialect: Dialect) -> bool:
+    """Tell whether a rule lets NULL appear more than once; to SQL Server it is a value, and a primary key has none."""
+    return dialect.name != "mssql" and any(column.nullable and not column.primary_key for column in rule.columns)
 
 
 def is_partial(index: Index) -> bool:
