@@ -24,8 +24,6 @@ SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:0")
 NOON = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, dt.UTC)
 
 
-pytestmark = pytest.mark.usefixtures("loops")
-
 WRITTEN: list[tuple[Any, bytes]] = [
     (None, b"None"),
     (True, b"True"),
@@ -89,6 +87,7 @@ def test_a_value_has_its_byte_form_for_good(value: Any, form: bytes) -> None:
     assert byte_form(value) == form
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize(
     ("op", "cursor", "pk", "event_id"),
     [
@@ -117,6 +116,7 @@ _VALUES = st.one_of(
 )
 
 
+@pytest.mark.usefixtures("loops")
 @given(st.lists(st.tuples(_VALUES, st.one_of(_VALUES, st.tuples(_VALUES, _VALUES))), min_size=1))
 def test_many_ids_at_once_are_those_of_one_by_one(changes: list[tuple[Any, Any]]) -> None:
     cursors, keys = [cursor for cursor, _ in changes], [key for _, key in changes]
@@ -124,12 +124,14 @@ def test_many_ids_at_once_are_those_of_one_by_one(changes: list[tuple[Any, Any]]
     assert at_once == [Identities(SOURCE, ["upsert"], [cursor], [key]).make()[0] for cursor, key in changes]
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("texts", [["a", "b"], ["a", "it's"], ["é", "a\nb"], ["", ""], ["😀", "x"], ["\\", "'"]])
 def test_texts_at_once_are_those_of_one_by_one(texts: list[str]) -> None:
     at_once = Identities(SOURCE, ["upsert"] * len(texts), texts, [(text, 1) for text in texts]).make()
     assert at_once == [Identities(SOURCE, ["upsert"], [text], [(text, 1)]).make()[0] for text in texts]
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("alike", [True, False])
 def test_moments_at_once_have_their_form_whatever_python_pickles_them_to(
     monkeypatch: pytest.MonkeyPatch, *, alike: bool

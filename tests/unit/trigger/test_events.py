@@ -25,8 +25,6 @@ from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized,
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
-pytestmark = pytest.mark.usefixtures("loops")
-
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:abc")
 NOON = dt.datetime(2026, 4, 7, 12, 0, 0, 123456, tzinfo=dt.UTC)
 
@@ -93,6 +91,7 @@ def test_different_keys_have_different_ids(keys: list[Any]) -> None:
     assert (first == second) == (repr(keys[0]) == repr(keys[1]))
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("key", [7, "x", NOON, Decimal("1.10"), UUID(int=7), b"x", None, 1.5, True])
 def test_a_key_of_any_type_gives_one_id_however_the_event_was_made(key: Any) -> None:
     by_hand = change(pk={"id": key})
@@ -128,6 +127,7 @@ def test_an_event_is_frozen_and_a_value() -> None:
     assert "op='upsert'" in repr(event)
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_events_that_a_trigger_hands_out_can_be_pickled_and_copied(attempts: int) -> None:
     handed: list[RowChange] = []
@@ -232,6 +232,7 @@ def test_the_operation_follows_from_the_columns() -> None:
     assert operations(rows, created_column="created", deleted_column="deleted") == ["insert", "update", "delete"]
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_handler_may_take_the_row_apart() -> None:
     rows: list[dict[str, Any]] = [{"id": 1, "line": 2, "at": NOON}]
     [untouched] = RecordNormalizer("at", ["id", "line"]).batch([dict(rows[0])], SOURCE, {})
@@ -243,12 +244,14 @@ def test_a_handler_may_take_the_row_apart() -> None:
     assert event.event_id == untouched.event_id
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_single_key_column_may_be_given_by_its_name() -> None:
     [event] = RecordNormalizer("at", "id").batch([{"id": 1, "at": NOON}], SOURCE, {})
     assert event.pk == {"id": 1}
     assert event.event_id == change().event_id
 
 
+@pytest.mark.usefixtures("loops")
 def test_metadata_tells_batch_attempt_and_time() -> None:
     handler = Collected()
     run(poller(ListSource(2)), handler)
@@ -259,6 +262,7 @@ def test_metadata_tells_batch_attempt_and_time() -> None:
         first.metadata["attempt"] = 7
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_custom_normalizer_makes_the_events_and_the_position() -> None:
     class Bare:
         source_descriptor = SourceDescriptor("bare", "list", "sha256:b")
@@ -283,11 +287,13 @@ def test_a_custom_normalizer_makes_the_events_and_the_position() -> None:
     assert event.metadata["attempt"] == 1
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_source_without_columns_needs_a_normalizer() -> None:
     with pytest.raises(ConfigurationError, match="normalizer"):
         normalizer_for(object(), None)
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("made", [None, {"id": 1}, ValueError("odd")])
 def test_a_normalizer_that_fails_is_a_serialization_error(made: Any) -> None:
     def normalize(_record: Any, _source: Any) -> Any:
@@ -299,6 +305,7 @@ def test_a_normalizer_that_fails_is_a_serialization_error(made: Any) -> None:
         normalized(normalize, [{"id": 1}], SOURCE, MappingProxyType({}))
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_revision_makes_another_id_of_the_same_change_and_leaves_its_neighbours_alone() -> None:
     rows = [{"id": 1, "at": NOON}, {"id": 2, "at": NOON}]
     plain = normalized(RecordNormalizer("at", "id"), rows, SOURCE, {})
@@ -307,6 +314,7 @@ def test_a_revision_makes_another_id_of_the_same_change_and_leaves_its_neighbour
     assert revised[1].event_id != plain[1].event_id
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize(("given", "stays"), [(None, False), ("mine", True)])
 def test_a_revision_reaches_the_events_of_ones_own_normalizer_unless_they_have_an_id(
     given: str | None, stays: bool
