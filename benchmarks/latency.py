@@ -1,21 +1,30 @@
-"""From a commit to the handler: a tick that lingers beside the same schedule without, on the same commits."""
+"""From a commit to the handler: a tick that lingers beside the same schedule without, on the same commits.
+
+MongoDB is among them where `AZFDB_MONGOD` names a server.
+"""
 
 from __future__ import annotations
 
 import random
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from common import databases, report
+from pymongo import MongoClient
 from sqlalchemy import Engine, create_engine, text
 
 from azure_functions_db import (
     MemoryStateStore,
+    MongoChangeStreamSource,
     MySqlBinlogSource,
     Outbox,
     OutboxSource,
@@ -24,6 +33,7 @@ from azure_functions_db import (
     SqlAlchemySource,
 )
 from azure_functions_db.trigger.pace import end_lingering
+from tests.support.mongo import IS_REAL, replica_set
 
 SECONDS = 60.0
 SCHEDULE = 5.0
@@ -59,10 +69,9 @@ class Poller(threading.Thread):
 class Writer(threading.Thread):
     """Commits one row after the other, a second apart on average, and notes when each commit had returned."""
 
-    def __init__(self, engine: Engine, write: Callable[[Any, int], None], over: threading.Event) -> None:
+    def __init__(self, write: Callable[[int], object], over: threading.Event) -> None:
         super().__init__()
         self.committed: dict[str, float] = {}
-        self._engine = engine
         self._write = write
         self._over = over
 
@@ -70,43 +79,66 @@ class Writer(threading.Thread):
         number, pauses = 0, random.Random(1)
         while not self._over.wait(pauses.uniform(0.1, 1.9)):
             number += 1
-            with self._engine.connect() as connection, connection.begin():
-                self._write(connection, number)
-                self.committed[str(number)] = float("inf")
+            self.committed[str(number)] = float("inf")  # it may arrive before whoever commits it is told
+            self._write(number)
             self.committed[str(number)] = time.perf_counter()
 
 
-def write_row(table: str, connection: Any, number: int) -> None:
-    connection.execute(text(f"INSERT INTO {table} VALUES (:number, :note)"), {"number": number, "note": str(number)})
+def write_row(engine: Engine, table: str, number: int) -> None:
+    with engine.begin() as connection:
+        row = {"number": number, "note": str(number)}
+        connection.execute(text(f"INSERT INTO {table} VALUES (:number, :note)"), row)
 
 
-def write_event(outbox: Outbox, connection: Any, number: int) -> None:
-    outbox.add(connection, topic="orders", key="1", payload={"note": str(number)})
+def write_event(engine: Engine, outbox: Outbox, number: int) -> None:
+    with engine.begin() as connection:
+        outbox.add(connection, topic="orders", key="1", payload={"note": str(number)})
 
 
-def keyset(url: str, table: str, _name: str) -> SqlAlchemySource:
-    return SqlAlchemySource(url=url, table=table, cursor_column="id", pk_columns=["id"])
+def write_document(client: MongoClient[Any], number: int) -> None:
+    client["shop"]["orders"].insert_one({"_id": number, "note": str(number)})
 
 
-def slot(url: str, table: str, name: str) -> PostgresLogicalSource:
-    return PostgresLogicalSource(url=url, tables=[table], slot=f"latency_{name}")
+def keyset(url: str, _name: str) -> SqlAlchemySource:
+    return SqlAlchemySource(url=url, table="orders", cursor_column="id", pk_columns=["id"])
 
 
-def binlog(url: str, table: str, _name: str) -> MySqlBinlogSource:
-    return MySqlBinlogSource(url=url, tables=[table])
+def slot(url: str, name: str) -> PostgresLogicalSource:
+    return PostgresLogicalSource(url=url, tables=["logged"], slot=f"latency_{name}")
 
 
-def events(url: str, _table: str, _name: str) -> OutboxSource:
+def binlog(url: str, _name: str) -> MySqlBinlogSource:
+    return MySqlBinlogSource(url=url, tables=["logged"])
+
+
+def events(url: str, _name: str) -> OutboxSource:
     return OutboxSource(url=url, outbox="outbox", retention=None)
 
 
-def cases() -> Iterator[tuple[str, str, Callable[..., Any], Callable[[Any, int], None]]]:
-    """Give each kind of source with its database, and what writes for it."""
+def stream(uri: str, _name: str) -> MongoChangeStreamSource:
+    return MongoChangeStreamSource(uri=uri, database="shop", collection="orders")
+
+
+Case = tuple[str, Callable[[str], Any], Callable[[int], object]]
+
+
+def cases(urls: dict[str, str], engines: dict[str, Engine]) -> Iterator[Case]:
+    """Give each kind of source, and what writes for it."""
     for kind in ("postgres", "mariadb", "sqlite"):
-        yield kind, kind, keyset, partial(write_row, "orders")
-    yield "outbox on postgres", "postgres", events, partial(write_event, Outbox())
-    yield "log of postgres", "postgres", slot, partial(write_row, "logged")
-    yield "binlog of mariadb", "mariadb", binlog, partial(write_row, "logged")
+        yield kind, partial(keyset, urls[kind]), partial(write_row, engines[kind], "orders")
+    postgres, mariadb = engines["postgres"], engines["mariadb"]
+    yield "outbox on postgres", partial(events, urls["postgres"]), partial(write_event, postgres, Outbox())
+    yield "log of postgres", partial(slot, urls["postgres"]), partial(write_row, postgres, "logged")
+    yield "binlog of mariadb", partial(binlog, urls["mariadb"]), partial(write_row, mariadb, "logged")
+
+
+@contextmanager
+def mongo_cases() -> Iterator[list[Case]]:
+    if not IS_REAL:
+        yield []
+        return
+    with replica_set() as [member], MongoClient[Any](member.uri) as client:
+        yield [("change stream of mongodb", partial(stream, member.uri), partial(write_document, client))]
 
 
 @contextmanager
@@ -135,12 +167,11 @@ def percentile(delays: list[float], percent: int) -> float:
 
 
 def main() -> None:
-    with databases() as urls, prepared(urls) as engines:
+    with databases() as urls, prepared(urls) as engines, mongo_cases() as more:
         over, measured, threads, sources = threading.Event(), {}, [], []
-        for case, kind, source_of, write in cases():
-            writer = Writer(engines[kind], write, over)
-            table = "logged" if "log" in case else "orders"
-            pair = [source_of(urls[kind], table, name) for name in ("lingers", "plain")]
+        for case, source_of, write in [*cases(urls, engines), *more]:
+            writer = Writer(write, over)
+            pair = [source_of(name) for name in ("lingers", "plain")]
             lingers = Poller(pair[0], writer.committed, over, linger_seconds=LINGER)
             plain = Poller(pair[1], writer.committed, over)
             measured[case] = (lingers, plain)

@@ -74,6 +74,21 @@ def test_a_real_terminal_of_this_width(busy: Shop, columns: int) -> None:
         assert len(CODES.sub("", line)) <= columns
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize(
+    "goal", [("--to-beginning",), ("--to-end",), ("--to-cursor", "2", "--pk", "id=2")], ids=" ".join
+)
+def test_what_a_reset_would_do_is_seen_at_a_glance(busy: Shop, goal: tuple[str, ...], columns: int) -> None:
+    told = busy.azfdb("reset", "orders", *goal, COLUMNS=str(columns))
+    assert told.code == 2, "nobody has confirmed it"
+    assert len(told.out.splitlines()) < 24, "the question is seen, too"
+    [place] = [line.split() for line in told.out.splitlines() if line.startswith("position ")]
+    assert place[1:3] == ["5", "id=5"]
+    assert place[3:] == {"--to-beginning": ["-"], "--to-end": ["7", "id=7"], "--to-cursor": ["2", "id=2"]}[goal[0]]
+    assert "row(s) will come again" in told.out
+    assert "The document before will be kept in /" in " ".join(told.out.split())
+
+
 def on_terminal(shop: Shop, columns: int, *words: str) -> tuple[int, list[str]]:
     """Run the executable on a terminal; return its exit code and every line that was ever drawn."""
     leader, follower = pty.openpty()

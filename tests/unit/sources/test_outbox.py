@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,22 @@ CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint) - 1) NOT N
 CREATE INDEX ix_outbox_position ON outbox (position, sequence);"""
 
 SQL_SERVER = Path(__file__).with_name("outbox_sql_server.sql")
+
+
+def test_an_event_on_a_connection_loads_no_orm() -> None:
+    """While it is loading, statements that other threads make of values fail."""
+    program = """
+import sys
+from sqlalchemy import create_engine
+from azure_functions_db import Outbox
+
+with create_engine("sqlite://").begin() as connection:
+    connection.connection.executescript(Outbox().ddl("sqlite"))
+    Outbox().add(connection, topic="orders", key="1", payload={})
+print([name for name in sys.modules if name.startswith("sqlalchemy.orm")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_ddl_of_postgresql_is_what_it_was() -> None:

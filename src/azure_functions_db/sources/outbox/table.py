@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import contextmanager
@@ -411,15 +412,22 @@ def _dialect(name: str) -> Any:
     return URL.create(name).get_dialect()()
 
 
+def _session_class() -> Any:
+    """Return the ORM's session, no class where the ORM is not loaded: then nobody has one.
+
+    To load it here would take its time, and fail statements that other threads make of values meanwhile.
+    """
+    return getattr(sys.modules.get("sqlalchemy.orm"), "Session", ())
+
+
 def _run(where: Any, work: Callable[[Connection], T]) -> Any:
     """Run work on the connection of the transaction at a place of any kind."""
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
     match where:
         case Connection():
             return work(where)
-        case Session():
+        case _ if isinstance(where, _session_class()):
             return work(where.connection())
         case InTransaction():
             return where.in_transaction(work)
