@@ -793,7 +793,7 @@ class Tick:
     def _tell_of(self, batch: Batch, handled: Sequence[RowChange]) -> None:
         lag, spent = batch.lag_seconds, batch.spent
         waiting = None
-        if lag is None and (batch.is_last or not batch.more):
+        if lag is None and (batch.is_last or not batch.more) and self._settings.observers.are_heard(BatchCommitted):
             waiting = self._rows_behind(batch.after) if batch.more else 0
         self._say(
             BatchCommitted,
