@@ -6,7 +6,6 @@ Of a table, columns, keys and what serves an order matter here. A column of a ki
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +102,6 @@ JOIN pg_type AS named ON named.typtype = 'e' AND named.oid IN (kind.oid, kind.ty
 WHERE attrelid = %(number)s AND attnum > 0 AND NOT attisdropped
 """
 _FIRST_OF_USERS = 16_384  # the lowest number that a type gets which PostgreSQL does not bring along
-_KIND = re.compile(
-    r"(?P<name>[^(\[]+?)(?:\((?P<size>\d+(?:,-?\d+)*)\))?(?P<zone> with(?:out)? time zone)?(?P<array>(?:\[\])*)"
-)
 
 
 def described(connection: Connection, name: str, schema: str | None, metadata: MetaData) -> Table | None:
@@ -172,29 +168,32 @@ def _add_index(
 
 def _kind(dialect: Any, declared: str, enum: TypeEngine[Any] | None) -> TypeEngine[Any] | None:
     """Return the type that PostgreSQL writes like this; None where its name says nothing."""
-    parts = _KIND.fullmatch(declared)
-    if parts is None:
+    single = declared.rstrip("[]")
+    made = enum or _plain(dialect, single)
+    return made if made is None or single == declared else ARRAY(made)
+
+
+def _plain(dialect: Any, declared: str) -> TypeEngine[Any] | None:
+    # As in "numeric(10,2)", "timestamp(3) with time zone" and "interval day to second(3)".
+    before, _, behind = declared.partition("(")
+    sizes, _, zone = behind.partition(")")
+    if sizes.strip("0123456789,-"):
         return None
-    made = enum or _plain(dialect, parts)
-    return ARRAY(made) if made is not None and parts["array"] else made
-
-
-def _plain(dialect: Any, parts: re.Match[str]) -> TypeEngine[Any] | None:
-    name, zone = parts["name"], parts["zone"] or ""
-    size = [int(number) for number in parts["size"].split(",")] if parts["size"] else []
+    size = [int(number) for number in sizes.split(",") if number]
     precision = size[0] if size else None
-    word, _, fields = name.partition(" ")
+    name = before + zone
+    word, _, fields = before.partition(" ")
     if word == "interval":
         return INTERVAL(precision=precision, fields=fields or None)
-    kind = dialect.ischema_names.get(name + zone)
+    kind = dialect.ischema_names.get(name)
     if kind is None:
         return None
-    match name:
-        case "timestamp" | "time":
-            return kind(timezone=zone == " with time zone", precision=precision)  # type: ignore[no-any-return]
-        case "bit varying":
+    match word, name:
+        case "timestamp" | "time", _:
+            return kind(timezone=name.endswith(" with time zone"), precision=precision)  # type: ignore[no-any-return]
+        case _, "bit varying":
             return kind(precision, varying=True)  # type: ignore[no-any-return]
-        case "double precision":
+        case _, "double precision":
             return kind(53)  # type: ignore[no-any-return]
         case _:
             return kind(*size)  # type: ignore[no-any-return]

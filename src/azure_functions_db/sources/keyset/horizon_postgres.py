@@ -227,7 +227,7 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
         catalog = connection.exec_driver_sql(_PLAIN_TABLE, named).one_or_none()
         if catalog is not None and catalog.is_plain:
             return Lineage(tuple(catalog.tables), _doubt([], {}, catalog, is_table=True))
-    from azure_functions_db.sources.keyset.expressions import explained  # which most first ticks have no use for
+    from azure_functions_db.sources.keyset.expressions import explained
 
     [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
     top = (json.loads(output) if isinstance(output, str) else output)[0]["Plan"]
