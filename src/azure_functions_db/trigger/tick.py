@@ -793,7 +793,7 @@ class Tick:
     def _tell_of(self, batch: Batch, handled: Sequence[RowChange]) -> None:
         lag, spent = batch.lag_seconds, batch.spent
         waiting = None
-        if lag is None and (batch.is_last or not batch.more) and self._settings.observers.are_heard(BatchCommitted):
+        if lag is None and (batch.is_last or not batch.more):
             waiting = self._rows_behind(batch.after) if batch.more else 0
         self._say(
             BatchCommitted,
@@ -816,9 +816,9 @@ class Tick:
         """Do nothing: without a quarantine no such batch comes this far."""
 
     def _rows_behind(self, checkpoint: Checkpoint) -> int | None:
-        """Return how many rows wait behind it, None where the source cannot count them; counting is bounded."""
+        """Return how many rows wait behind it, None where the source cannot count them or nobody asks; bounded."""
         with suppress(Exception):  # a number for a dashboard is not worth a failed tick
-            if isinstance(self._source, CountsChanges):
+            if isinstance(self._source, CountsChanges) and self._settings.observers.are_heard(BatchCommitted):
                 return self._source.count_changes(checkpoint.position, _MOST_ROWS)
         return None
 
