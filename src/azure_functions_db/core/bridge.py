@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import threading
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
@@ -64,12 +65,17 @@ def in_background(work: Callable[[], T], *, at_once: bool) -> Future[T]:
 class Threads:
     """A few threads for calls of one database, which wait for nothing but their database.
 
-    The results go back to their loop together, as many as there are when it looks: to wake it for each one
-    costs more than the work of many a call.
+    A thread that is at work takes one call after the other as long as there are any: to wake another one for each
+    costs more than the work of many a call. For the same reason the results go back to their loop together, as many
+    as there are when it looks.
     """
 
     def __init__(self, count: int) -> None:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix="azfdb-calls")
+        self._count = count
+        self._at_work = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[_Call] = deque()
         self._replies: WeakKeyDictionary[asyncio.AbstractEventLoop, _Replies] = WeakKeyDictionary()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,9 +83,50 @@ class Threads:
         loop = asyncio.get_running_loop()
         replies = self._replies.get(loop) or self._replies.setdefault(loop, _Replies())
         reply: asyncio.Future[T] = loop.create_future()
-        context = contextvars.copy_context()
-        self._executor.submit(replies.answer, loop, reply, partial(context.run, work, *args, **kwargs))
+        self._waiting.append((replies, reply, contextvars.copy_context(), work, args, kwargs))
+        try:
+            self._wake_one()
+        except RuntimeError:  # no thread can be started, or Python is about to end
+            reply.cancel()
+            raise
         return await reply
+
+    def _wake_one(self) -> None:
+        """Put one more thread to work, unless all are: then one of them takes the call."""
+        with self._lock:
+            if self._at_work >= self._count:
+                return
+            self._at_work += 1
+        try:
+            self._executor.submit(self._work)
+        except RuntimeError:
+            with self._lock:
+                self._at_work -= 1
+            raise
+
+    def _work(self) -> None:
+        """On a thread: make the calls that wait, except those that nobody waits for any more."""
+        while (call := self._next()) is not None:
+            replies, reply, context, work, args, kwargs = call
+            if reply.cancelled():
+                continue
+            try:
+                result = context.run(work, *args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it is to see it
+                replies.send(reply, None, error)
+            else:
+                replies.send(reply, result, None)
+
+    def _next(self) -> _Call | None:
+        """Return the call that has waited for the longest time; None where this thread is no longer needed."""
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            with self._lock:  # whoever brings a call after this looks for a thread again
+                if self._waiting:
+                    return self._waiting.popleft()
+                self._at_work -= 1
+                return None
 
 
 class _Replies:
@@ -87,40 +134,46 @@ class _Replies:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrived: list[Callable[[], None]] = []
+        self._arrived: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
 
-    def answer(self, loop: asyncio.AbstractEventLoop, reply: asyncio.Future[T], call: Callable[[], T]) -> None:
-        """On a thread: make the call, unless nobody waits for it any more."""
-        if reply.cancelled():
-            return
-        try:
-            self._send(loop, partial(_resolve, reply, call()))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it is to see it
-            self._send(loop, partial(_fail, reply, error))
-
-    def _send(self, loop: asyncio.AbstractEventLoop, reply: Callable[[], None]) -> None:
+    def send(self, reply: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        """From a thread: have the reply given on its loop."""
         with self._lock:
-            self._arrived.append(reply)
+            self._arrived.append((reply, result, error))
             is_first = len(self._arrived) == 1
         if is_first:
             with suppress(RuntimeError):  # a closed loop has ended its tasks
-                loop.call_soon_threadsafe(self._hand_out)
+                reply.get_loop().call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
         with self._lock:
             arrived, self._arrived = self._arrived, []
-        for reply in arrived:
-            reply()
+        for reply, result, error in arrived:
+            if reply.done():
+                continue
+            if error is None:
+                reply.set_result(result)
+            else:
+                reply.set_exception(_raisable(error))
 
 
-def _resolve(reply: asyncio.Future[T], result: T) -> None:
-    if not reply.done():
-        reply.set_result(result)
+def _raisable(error: BaseException) -> BaseException:
+    """Return an error as a coroutine may raise it: a `StopIteration` would be taken for its end."""
+    if not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError("A call raised StopIteration")
+    told.__cause__ = error
+    return told
 
 
-def _fail(reply: asyncio.Future[Any], error: BaseException) -> None:
-    if not reply.done():
-        reply.set_exception(error)
+_Call = tuple[
+    _Replies,
+    "asyncio.Future[Any]",
+    contextvars.Context,
+    "Callable[..., Any]",
+    tuple[Any, ...],
+    dict[str, Any],
+]
 
 
 # The threads of a pool that sets no limit.

@@ -226,6 +226,10 @@ class Observers:
             except Exception as error:  # noqa: BLE001 - telemetry must not break what it tells of
                 self._report(observer, error)
 
+    def are_heard(self, kind: type[Signal]) -> bool:
+        """Tell whether anybody makes use of such signals now, so that their facts are worth asking for."""
+        return any(not isinstance(each, LogObserver) or each.is_on for each in self._listeners_of(kind))
+
     def _listeners_of(self, kind: type[Signal]) -> tuple[Observer, ...]:
         listeners = tuple(each for each in self.all if kind not in getattr(each, "ignores", ()))
         self._listeners[kind] = listeners
@@ -251,6 +255,11 @@ class LogObserver:
 
     def __init__(self, logger: logging.Logger = _logger) -> None:
         self._logger = logger
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the log takes what is told of a tick that goes well."""
+        return self._logger.isEnabledFor(logging.INFO)
 
     def notice(self, signal: Signal) -> None:
         """Log the fact, if it is one for the log."""

@@ -10,7 +10,6 @@ import copy
 import functools
 import inspect
 from collections import Counter
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -23,7 +22,7 @@ from azure_functions_db.core.errors import Code, ConfigurationError
 from azure_functions_db.decorator.polling import Polling, context_parameters, hints_of, reply_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
     from types import FunctionType
 
     from azure_functions_db.decorator.injection import Injection, Kind
@@ -99,15 +98,15 @@ class Composition:
 
         return reply_to(given, self.polling.run(given, handle))
 
-    async def call_async(self, given: Mapping[str, Any]) -> Any:
-        """Run an async handler for one invocation."""
-        if self.polling is None:
-            return await self._handled_async(given)
+    def call_async(self, given: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Run an async handler for one invocation; to be awaited."""
+        return self._handled_async(given) if self.polling is None else self._polled_async(self.polling, given)
 
+    async def _polled_async(self, polling: Polling, given: Mapping[str, Any]) -> Any:
         async def handle(events: Any, context: Any) -> Any:
             return await self.deliver(given, events, context)
 
-        return reply_to(given, await self.polling.run_async(given, handle))
+        return reply_to(given, await polling.run_async(given, handle))
 
     def deliver(self, given: Mapping[str, Any], events: Any, context: Any) -> Any:
         """Hand one batch to the handler, whatever brought it here; awaitable where the handler is async."""
@@ -132,12 +131,18 @@ class Composition:
         with part.opened(given) as values[part.arg_name]:
             return self._filled(given, values, others)
 
-    async def _handled_async(self, given: Mapping[str, Any]) -> Any:
-        async with AsyncExitStack() as opened:
-            values = {}
-            for part in self.injections:
-                values[part.arg_name] = await opened.enter_async_context(part.opened_async(given))
+    def _handled_async(self, given: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+        return self._filled_async(given, {}, self.injections)
+
+    async def _filled_async(
+        self, given: Mapping[str, Any], values: dict[str, Any], missing: Sequence[Injection]
+    ) -> Any:
+        """Do the same for an async handler."""
+        if not missing:
             return await with_all_awaited(self.handler(**given, **values))
+        part, *others = missing
+        async with part.opened_async(given) as values[part.arg_name]:
+            return await self._filled_async(given, values, others)
 
 
 # Weak and by identity: a foreign decorator that copies our function's attributes is no composition of ours.

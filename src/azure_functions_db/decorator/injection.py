@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, assert_never
@@ -17,7 +17,7 @@ from azure_functions_db.core.secrets import shown_url
 from azure_functions_db.sql.reflection import checked_table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from sqlalchemy import Table
@@ -251,10 +251,9 @@ class InputInjection:
         """Read for one call."""
         return nullcontext(self.read(given))
 
-    @asynccontextmanager
-    async def opened_async(self, given: Mapping[str, Any]) -> AsyncIterator[Any]:
+    def opened_async(self, given: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
         """Read in a thread for one call."""
-        yield await self.target.threads().run(self.read, given)
+        return _Awaited(self.target.threads().run(self.read, given))
 
     def read(self, given: Mapping[str, Any]) -> Any:
         """Return the row or the rows; the connection is given back before the handler starts."""
@@ -267,6 +266,21 @@ class InputInjection:
     def described(self) -> dict[str, Any]:
         """Return the place it reads from and how."""
         return {**self.target.described(), **model_ref(self.model), **self.selection.described()}
+
+
+class _Awaited:
+    """A value that is awaited when it is entered, and leaves nothing to close; without a generator's detours."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Coroutine[Any, Any, Any]) -> None:
+        self._value = value
+
+    def __aenter__(self) -> Coroutine[Any, Any, Any]:
+        return self._value
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
 
 
 def model_ref(model: type[Any] | None) -> dict[str, str]:

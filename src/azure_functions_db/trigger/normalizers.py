@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 from contextlib import contextmanager
 from operator import itemgetter
 from types import MappingProxyType
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
+from azure_functions_db.core.garbage import uncollected
 from azure_functions_db.core.ports import ChangeReader, NamesColumns, NormalizesItself, TellsOperations
 from azure_functions_db.core.serializers import (
     deserialize_part,
@@ -180,33 +179,6 @@ def normalized(
         raise SerializationError(f"A record has no column {missing}", source=source.name) from missing
     except Exception as error:
         raise SerializationError(f"The normalizer failed: {type(error).__name__}: {error}") from error
-
-
-class _Uncollected:
-    """Puts garbage collection off while events are made: none of them can be garbage.
-
-    The collector looks at young objects each time 700 more were made, and takes for old what it has met a few times. So
-    the pages that are read ahead grew old, and one in twenty waited for a look at all objects of the process: 25 ms
-    with little more than SQLAlchemy loaded. A page that is made when it is due seldom lives that long.
-    """
-
-    _is_off = False
-
-    def __enter__(self) -> None:
-        # Of two threads the first to be done takes it back for both: it is a matter of speed only.
-        if gc.isenabled():
-            gc.disable()
-            self._is_off = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_off:
-            self._is_off = False
-            gc.enable()
-
-
-uncollected = _Uncollected()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=uncollected.__exit__)  # whoever had put it off is not there to take that back
 
 
 class EarlyEvents:

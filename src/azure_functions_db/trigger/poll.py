@@ -1,6 +1,6 @@
 """The database change trigger as users see it: its options, and one call for each tick."""
 
-from __future__ import annotations
+# Annotations are no texts here: the options are read from theirs, and to compile each would delay the first tick.
 
 import asyncio
 import datetime as dt
@@ -10,16 +10,23 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from azure_functions_db.core.bridge import finished, in_thread
 from azure_functions_db.core.clocks import utc_now
 from azure_functions_db.core.config import encoded_name
 from azure_functions_db.core.errors import ConfigurationError, did_you_mean
-from azure_functions_db.core.ports import MetricsCollector, Observer, QuarantineSink  # noqa: TC001 - read below
+from azure_functions_db.core.ports import (
+    ChangeSource,
+    MetricsCollector,
+    Observer,
+    QuarantineSink,
+    SourceAdapter,
+    StateStore,
+)
 from azure_functions_db.core.signals import Observers, standard_observers
-from azure_functions_db.core.types import Position  # noqa: TC001 - read below
-from azure_functions_db.trigger.batch import Checkpoint  # noqa: TC001 - read below
+from azure_functions_db.core.types import Position
+from azure_functions_db.trigger.batch import Checkpoint
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import TickCancelled, check_store
@@ -27,10 +34,6 @@ from azure_functions_db.trigger.normalizers import Normalizer, full_source, norm
 from azure_functions_db.trigger.pace import Pace
 from azure_functions_db.trigger.retry import ONCE, RetryPolicy
 from azure_functions_db.trigger.tick import Tick
-
-if TYPE_CHECKING:
-    from azure_functions_db.core.ports import ChangeSource, SourceAdapter, StateStore
-
 
 random_id = partial(secrets.token_hex, 16)
 """Makes an id that nobody else has."""
@@ -144,7 +147,7 @@ class TriggerOptions(PollOptions, total=False):
 @cache
 def all_options() -> Mapping[str, Option]:
     """Return every option by name."""
-    hints = get_type_hints(TriggerOptions, include_extras=True)
+    hints = TriggerOptions.__annotations__
     return {name: next(each for each in get_args(hint) if isinstance(each, Option)) for name, hint in hints.items()}
 
 

@@ -817,9 +817,9 @@ class Tick:
         """Do nothing: without a quarantine no such batch comes this far."""
 
     def _rows_behind(self, checkpoint: Checkpoint) -> int | None:
-        """Return how many rows wait behind it, None where the source cannot count them; counting is bounded."""
+        """Return how many rows wait behind it, None where the source cannot count them or nobody asks; bounded."""
         with suppress(Exception):  # a number for a dashboard is not worth a failed tick
-            if isinstance(self._source, CountsChanges):
+            if isinstance(self._source, CountsChanges) and self._settings.observers.are_heard(BatchCommitted):
                 return self._source.count_changes(checkpoint.position, _MOST_ROWS)
         return None
 

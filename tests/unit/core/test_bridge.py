@@ -203,6 +203,38 @@ async def test_a_call_that_was_cancelled_before_it_began_is_not_made() -> None:
     assert made == ["third"]
 
 
+async def test_a_call_that_raises_the_end_of_an_iterator_holds_up_no_answer() -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///ended.db", pool_size=1, max_overflow=0))
+    answers = await asyncio.gather(threads.run(next, iter(())), threads.run(int, "1"), return_exceptions=True)
+    assert isinstance(answers[0], RuntimeError)
+    assert isinstance(answers[0].__cause__, StopIteration)
+    assert answers[1] == 1
+
+
+async def test_a_call_for_which_no_thread_can_be_started_fails_and_the_next_ones_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///crowded.db", pool_size=1, max_overflow=0))
+    made: list[str] = []
+
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", refused)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="new thread"):
+                await threads.run(made.append, "refused")
+    await threads.run(made.append, "made")
+    assert made == ["made"]
+
+
+async def test_a_call_that_comes_when_the_threads_are_about_to_rest_is_made() -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///resting.db", pool_size=2, max_overflow=0))
+    for number in range(2000):
+        assert await asyncio.gather(*(threads.run(int, "7") for _ in range(number % 4 + 1))) == [7] * (number % 4 + 1)
+
+
 def test_calls_of_one_database_answer_each_loop_that_made_them() -> None:
     threads = threads_of(DbConfig(connection_url="sqlite:///loops.db", pool_size=2, max_overflow=0))
 

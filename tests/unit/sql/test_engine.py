@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -182,3 +183,21 @@ def test_an_unknown_engine_option_is_a_configuration_error(provider: EngineProvi
 def test_making_an_engine_connects_to_nothing(provider: EngineProvider) -> None:
     provider.get_engine(DbConfig(connection_url="postgresql+psycopg://ann@127.0.0.1:1/nowhere"))
     assert "psycopg" in sys.modules
+
+
+def test_nothing_is_collected_while_an_engine_is_made() -> None:
+    collecting: list[bool] = []
+
+    class Watching(NullPool):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            collecting.append(gc.isenabled())
+            super().__init__(*given, **named)
+
+    EngineProvider().get_engine(DbConfig(connection_url="sqlite://", engine_kwargs={"poolclass": Watching}))
+    assert (collecting, gc.isenabled()) == ([False], True)
+
+
+def test_an_engine_that_cannot_be_made_leaves_the_collector_as_it_was() -> None:
+    with pytest.raises(ConfigurationError):
+        EngineProvider().get_engine(DbConfig(connection_url="nosuch://host/name"))
+    assert gc.isenabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,6 +190,20 @@ def test_nothing_waits_where_the_source_says_so() -> None:
     recorder = Recorder()
     run(poller(_full(Counted(5, 99)), batch_size=10, observers=[recorder]), Collected())
     assert [signal.lag_rows for signal in recorder.of(BatchCommitted)] == [0]
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_what_waits_is_not_counted_for_a_log_that_is_off(caplog: pytest.LogCaptureFixture, level: int) -> None:
+    asked: list[int] = []
+
+    class Asked(Counted):
+        def count_changes(self, checkpoint: CheckpointJson, most: int) -> int:
+            asked.append(most)
+            return super().count_changes(checkpoint, most)
+
+    with caplog.at_level(level, "azure_functions_db"):
+        run(poller(_full(Asked(25, 5)), batch_size=10), Collected())
+    assert asked == ([10_000] if level == logging.INFO else [])
 
 
 def test_a_handler_is_told_until_when_it_has_time() -> None:

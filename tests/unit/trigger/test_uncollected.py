@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from azure_functions_db.core.errors import SerializationError
+from azure_functions_db.core.garbage import uncollected
 from azure_functions_db.core.types import FetchResult, SourceDescriptor
-from azure_functions_db.trigger.normalizers import EarlyEvents, RecordNormalizer, uncollected
+from azure_functions_db.trigger.normalizers import EarlyEvents, RecordNormalizer
 
 SOURCE = SourceDescriptor("numbers", "list", "sha256:numbers")
 PAGE = FetchResult([{"id": 1}], {"cursor": 1})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ClauseElement, Executable
 from sqlalchemy.types import String, UserDefinedType
 
@@ -33,23 +33,27 @@ class SET(String):
     """Texts of a query that MySQL sorts by their places in a list; their values are left as they are."""
 
 
-class _Explained(Executable, ClauseElement):
-    """A statement that the database is to explain instead of running it."""
+@cache
+def _explained() -> type[Any]:
+    """Return the class of statements that the database is to explain; most processes have no use for it."""
+    from sqlalchemy.ext.compiler import compiles
 
-    inherit_cache = False
+    class Explained(Executable, ClauseElement):
+        inherit_cache = False
 
-    def __init__(self, statement: ClauseElement, prefix: str) -> None:
-        self.statement = statement
-        self.prefix = prefix
+        def __init__(self, statement: ClauseElement, prefix: str) -> None:
+            self.statement = statement
+            self.prefix = prefix
 
+    @compiles(Explained)
+    def compiled(element: Explained, compiler: SQLCompiler, **options: Any) -> str:
+        return f"{element.prefix} {compiler.process(element.statement, **options)}"
 
-@compiles(_Explained)
-def _compiled(element: _Explained, compiler: SQLCompiler, **options: Any) -> str:
-    return f"{element.prefix} {compiler.process(element.statement, **options)}"
+    return Explained
 
 
 def explained(
     connection: Connection, statement: ClauseElement, prefix: str, parameters: Mapping[str, Any] | None = None
 ) -> Sequence[Row[Any]]:
     """Return what the database says about how it would run a statement."""
-    return connection.execute(_Explained(statement, prefix), parameters or {}).all()
+    return connection.execute(_explained()(statement, prefix), parameters or {}).all()

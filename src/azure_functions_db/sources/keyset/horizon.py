@@ -352,10 +352,10 @@ class DrainingWatch(Watch):
         newest = plan.newest(start, bounded=bounded)
         bound = None if self._settle is None else Bound(settled_until(connection, plan, self._settle))
         parameters = plan.parameters(start, bound) | self._parameters()
-        observed = connection.execute(self._statement(newest, plan), parameters).one()
+        observed = plan.seen(connection, self._statement(newest, plan), parameters)
         if self._crowded is not None and observed.newest not in (None, self._crowded):
             self._crowded = None
-            observed = connection.execute(self._statement(newest, plan), parameters).one()
+            observed = plan.seen(connection, self._statement(newest, plan), parameters)
         if getattr(observed, "azfdb_ties", None) == _MOST_TIES:
             self._crowded = observed.newest
         is_crowded = self._crowded is not None

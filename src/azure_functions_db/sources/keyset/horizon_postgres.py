@@ -38,25 +38,40 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.keyset.position import Position
 
 
+# The functions behind `pg_locks`, `pg_stat_activity` and `pg_prepared_xacts`: to plan the views, which look up names of
+# roles and databases that nobody needs, takes twice as long as to read what they show.
 _RUNNING = """
 SELECT coalesce(json_agg(json_build_array(held.virtualtransaction, held.pid, held.writes,
-           coalesce(session.usename, prepared.owner), held.xid, held.touches,
+           pg_get_userbyid(coalesce(session.usesysid, prepared.ownerid)), held.xid, held.touches,
            extract(epoch FROM clock_timestamp() - coalesce(session.xact_start, prepared.prepared)))), '[]')
-FROM (SELECT virtualtransaction, pid, bool_or(locktype = 'transactionid') AS writes,
+FROM (SELECT oid FROM pg_database WHERE datname = current_database()) AS here
+CROSS JOIN LATERAL
+     (SELECT virtualtransaction, pid, bool_or(locktype = 'transactionid') AS writes,
              bool_or(locktype = 'relation') AS touches, max(transactionid::text) AS xid
-      FROM pg_locks
+      FROM pg_lock_status()
       WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
         AND ((mode = 'ExclusiveLock' AND locktype IN ('virtualxid', 'transactionid'))
           OR (locktype = 'relation' AND relation = ANY (CAST(:azfdb_tables AS oid[]))
             AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())))
+            AND database = here.oid))
       GROUP BY virtualtransaction, pid
       HAVING bool_or(locktype <> 'relation')) AS held
-LEFT JOIN pg_stat_activity AS session ON session.pid = held.pid
-LEFT JOIN pg_prepared_xacts AS prepared ON held.pid IS NULL AND prepared.transaction::text = held.xid
-WHERE (session.pid IS NULL OR (session.datname = current_database() AND session.usesysid IS NOT NULL))
-  AND (prepared.transaction IS NULL OR prepared.database = current_database())
+LEFT JOIN pg_stat_get_activity(NULL) AS session ON session.pid = held.pid
+LEFT JOIN pg_prepared_xact() AS prepared ON held.pid IS NULL AND prepared.transaction::text = held.xid
+WHERE (session.pid IS NULL OR (session.datid = here.oid AND session.usesysid IS NOT NULL))
+  AND (prepared.transaction IS NULL OR prepared.dbid = here.oid)
 """
+
+# Written out: SQLAlchemy takes longer to put functions together than the server to call them. A naive column may hold
+# the session's time or UTC: the earlier of the two is the safe assumption.
+_BESIDE = (
+    "clock_timestamp() AS clock",
+    "least(clock_timestamp()::timestamp, timezone('UTC', clock_timestamp())) AS naive_clock",
+    "pg_is_in_recovery() AS replays",
+    "extract(epoch FROM clock_timestamp()) AS seconds",
+    "extract(epoch FROM pg_postmaster_start_time())::text AS server",
+    f"({_RUNNING}) AS running",
+)
 
 # How the virtual id of a prepared transaction begins: it has no backend any more.
 _PREPARED = "-1/"
@@ -96,20 +111,9 @@ class PostgresWatch(DrainingWatch):
         return newest
 
     def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:  # noqa: ARG002 - all cursors alike
-        from sqlalchemy import DateTime, cast, func, select, text
+        from sqlalchemy import select
 
-        clock = func.clock_timestamp()
-        # A naive column may hold the session's time or UTC: the earlier of the two is the safe assumption.
-        naive = func.least(cast(clock, DateTime), func.timezone("UTC", clock))
-        return select(
-            newest.scalar_subquery().label("newest"),
-            clock.label("clock"),
-            naive.label("naive_clock"),
-            func.pg_is_in_recovery().label("replays"),
-            text("extract(epoch FROM clock_timestamp()) AS seconds"),
-            text("extract(epoch FROM pg_postmaster_start_time())::text AS server"),
-            text(f"({_RUNNING}) AS running"),
-        )
+        return select(newest.scalar_subquery().label("newest"), *map(text, _BESIDE))
 
     def _parameters(self) -> dict[str, Any]:
         return {"azfdb_tables": f"{{{','.join(map(str, self._tables))}}}"}
@@ -184,12 +188,24 @@ SELECT (SELECT coalesce(json_agg(json_build_array(name, relkind)), '[]') FROM sc
 """
 
 
-# All that such a table shows is in it: no child, no policy that looks elsewhere, no cursor that is computed on reading.
-_OF_PLAIN_TABLE = f"""{_CATALOG},
-       (SELECT relkind = 'r' AND NOT relhassubclass AND NOT relrowsecurity FROM pg_class WHERE oid = to_regclass(:own))
-           AND NOT EXISTS (SELECT FROM numbered JOIN pg_attribute USING (attrelid, attnum) WHERE attgenerated = 'v')
-           AS is_plain
-"""  # noqa: S608 - all of it is written here
+# All that such a table shows is in it: no child or parent, no policy that looks elsewhere, no cursor computed on
+# reading. Then there is little to ask.
+_PLAIN_TABLE = """
+SELECT relkind = 'r' AND NOT relhassubclass AND NOT relrowsecurity AND attgenerated <> 'v'
+           AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = held.oid) AS is_plain,
+       '[]'::json AS kinds, json_build_array(held.oid::bigint) AS tables, drawn.cached, drawn.falls,
+       EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = held.oid) AS subscribes
+FROM pg_class AS held
+JOIN pg_attribute ON attrelid = held.oid AND attname = %(cursor)s
+CROSS JOIN LATERAL
+     (SELECT max(seqcache) AS cached, bool_or(seqcycle OR seqincrement < 0) AS falls
+      FROM pg_sequence WHERE seqrelid IN (
+          SELECT objid FROM pg_depend WHERE refclassid = 'pg_class'::regclass AND refobjid = held.oid
+              AND refobjsubid = attnum AND classid = 'pg_class'::regclass
+          UNION ALL SELECT refobjid FROM pg_depend WHERE classid = 'pg_attrdef'::regclass
+              AND objid = (SELECT oid FROM pg_attrdef WHERE adrelid = held.oid AND adnum = attnum))) AS drawn
+WHERE held.oid = to_regclass(%(own)s)
+"""
 
 
 @dataclass(frozen=True)
@@ -208,10 +224,10 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
         "cursor": plan.definition.cursor_column,
     }
     if own is not None and own.info.get(KIND) == "r" and plan.definition.where is None:
-        catalog = connection.execute(text(_OF_PLAIN_TABLE), {**named, "scanned": "[]"}).one()
-        if catalog.is_plain:
+        catalog = connection.exec_driver_sql(_PLAIN_TABLE, named).one_or_none()
+        if catalog is not None and catalog.is_plain:
             return Lineage(tuple(catalog.tables), _doubt([], {}, catalog, is_table=True))
-    from azure_functions_db.sources.keyset.expressions import explained  # which most first ticks have no use for
+    from azure_functions_db.sources.keyset.expressions import explained
 
     [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")
     top = (json.loads(output) if isinstance(output, str) else output)[0]["Plan"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, UniqueConstraint
-
 from azure_functions_db.sources.keyset.horizon import logger
 from azure_functions_db.sources.keyset.shape import is_partial
 from azure_functions_db.sql.reflection import is_view, table_now, table_of
@@ -42,6 +40,8 @@ def missing_index(engine: Engine, plan: Plan) -> str | None:
 
 
 def _is_served(table: Table, plan: Plan) -> bool:
+    from sqlalchemy import UniqueConstraint
+
     order, key = list(plan.definition.order_columns), _names(table.primary_key.columns)
     if key and _covers(key, order, unique=True):
         return True
@@ -59,6 +59,8 @@ def _is_served(table: Table, plan: Plan) -> bool:
 
 def _names(elements: Iterable[Any]) -> list[str | None]:
     """Return the columns of a key or an index, None for a part that is computed."""
+    from sqlalchemy import Column
+
     columns = [getattr(element, "element", element) for element in elements]  # one that descends is wrapped
     return [column.name if isinstance(column, Column) else None for column in columns]
 
@@ -71,7 +73,7 @@ def _covers(columns: Sequence[str | None], order: Sequence[str], *, unique: bool
 
 
 def _ddl(engine: Engine, plan: Plan) -> str:
-    from sqlalchemy import Index, MetaData, Table
+    from sqlalchemy import Column, Index, MetaData, Table
     from sqlalchemy.schema import CreateIndex
 
     definition = plan.definition

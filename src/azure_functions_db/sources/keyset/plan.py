@@ -13,17 +13,19 @@ leads to the very row; only the page that leaves the value is read in the longer
 from __future__ import annotations
 
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.position import BEGINNING, Layout
 from azure_functions_db.sources.keyset.shape import bound_text
-from azure_functions_db.sources.keyset.values import aware_utc, compiled_statement, row_builder
+from azure_functions_db.sources.keyset.values import aware_utc, compiled_statement, row_builder, rows_of
+from azure_functions_db.sql.transactions import has_left_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Dialect, Select
+    from sqlalchemy import ColumnElement, Connection, Dialect, Select
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.core.types import RawRecord
@@ -180,6 +182,14 @@ class Plan:
         if (page, limit) not in self._compiled:
             self._compiled[page, limit] = compiled_statement(page, self.dialect, {LIMIT: limit})
         return self._compiled[page, limit]
+
+    def seen(self, connection: Connection, statement: Select[Any], parameters: Mapping[str, Any]) -> Any:
+        """Return the one row of a statement, straight from the driver where that is allowed."""
+        compiled = self.compiled(statement, 1) if has_left_transactions(connection) else None
+        if compiled is None:
+            return connection.execute(statement, parameters).one()
+        header, [row] = rows_of(connection, compiled, parameters)
+        return SimpleNamespace(**dict(zip(header.names, row, strict=True)))
 
     def newest(self, start: Position, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest cursor after such a position, filters left aside.

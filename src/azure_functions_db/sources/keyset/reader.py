@@ -19,6 +19,7 @@ from azure_functions_db.sources.keyset.horizon import (
     warn_of_late_commits,
     warn_of_running,
 )
+from azure_functions_db.sources.keyset.indexes import warn_without_index
 from azure_functions_db.sources.keyset.page import (
     Page,
     SalvagedRow,
@@ -312,8 +313,6 @@ class Relation:
             first = self._plan is None
             self._plan = Plan(self.definition, self._shape(engine), engine.dialect)
             if first and self.definition.described is None:  # whose indexes would have to be asked for
-                from azure_functions_db.sources.keyset.indexes import warn_without_index
-
                 warn_without_index(self.name, engine, self._plan)
         return self._plan
 
