@@ -22,6 +22,7 @@ from azure_functions_db.trigger import handler
 from azure_functions_db.trigger.batch import Checkpoint, Search
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import Expiry, Heartbeat, Lease, TickCancelled
+from azure_functions_db.trigger.pace import PageAhead
 from azure_functions_db.trigger.tick import Tick
 from tests.simulation.storage import Service
 
@@ -198,6 +199,64 @@ def parts() -> None:
     patch(handler, "handled_count", lambda _outcome, given: given)
 
 
+# Reading ahead.
+
+
+def pages_of_their_position() -> None:
+    """A page that was read ahead is handed out wherever the tick has gone meanwhile."""
+
+    def due(self: Any, *_: Any) -> Any:
+        ahead, self._ahead = self._ahead, None
+        return ahead and ahead.at(ahead._position)
+
+    patch(Tick, "_due", due)
+
+
+def turns_at_a_reader() -> None:
+    """A reader is read once more, or closed, while a page is read ahead."""
+    patch(PageAhead, "wait", lambda _: None)
+
+
+def acknowledged_in_turn() -> None:
+    """A reader is told of a commit while a page is read ahead."""
+    acknowledge = Tick._acknowledge
+
+    def at_once(self: Any, *what: Any) -> None:
+        ahead, self._ahead = self._ahead, None
+        try:
+            acknowledge(self, *what)
+        finally:
+            self._ahead = ahead
+
+    patch(Tick, "_acknowledge", at_once)
+
+
+def one_page_ahead() -> None:
+    """Whoever reads ahead goes on to the page after that."""
+    page = Tick._page
+
+    def two_pages(self: Any, position: Any, limit: int, search: Any) -> Any:
+        found = page(self, position, limit, search)
+        if self._ahead is not None and found.records:
+            page(self, found.next_checkpoint, limit, search)
+        return found
+
+    patch(Tick, "_page", two_pages)
+
+
+def check_before_the_call() -> None:
+    """A handler is called though the lease was lost while its page was waited for."""
+    guard = Lease.guard
+
+    @contextmanager
+    def unchecked(self: Any) -> Iterator[None]:
+        checked, self.check = self.check, lambda: setattr(self, "check", checked)
+        with guard(self):
+            yield
+
+    patch(Lease, "guard", unchecked)
+
+
 # Poison.
 
 
@@ -296,6 +355,7 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(fencing, conditional_writes, takers_margin, holders_margin, own_clock, heartbeat, check, release_of_own),
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
         *(ambiguous_commits, acknowledge_last, idle_commits, start, start_once_joined, losses_of_the_holder, parts),
+        *(pages_of_their_position, turns_at_a_reader, acknowledged_in_turn, one_page_ahead, check_before_the_call),
         *(quarantine_first, attempts, witnesses),
         *(
             removal_of_delivered,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from azure_functions_db.core.clocks import lease_margin
@@ -88,7 +89,8 @@ class Poller:
         self._scene = scene
         self._process = process
         self._is_misdeployed = is_misdeployed
-        self._pace = Pace()
+        # It has been at work for a while, and knows that its reads take time.
+        self._pace = Pace(fetch_waits=deque([0.05] * 3, maxlen=3))
         self._settings = self._settings_over(client)
         self._kind = Tick if self._settings.quarantine is None else IsolatingTick
 

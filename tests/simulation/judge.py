@@ -33,6 +33,9 @@ GUARANTEES = {
     "kept": "who is neither stopped nor cut off keeps the lease, however long the handler takes",
     "order": "the changes of a key are handled in their order",
     "repeated": "what lies at or below the checkpoint is not delivered again",
+    "held": "a handler is called only while its holder's own clock says that the lease holds",
+    "ahead": "no more than one page is read ahead of the checkpoint",
+    "turns": "a reader is asked for one thing at a time, and for nothing once it is closed",
     "batch": "a handler is given no more than a batch",
     "poison": "what is put aside is poison, and nothing else",
     "identity": "a change has one event id, whenever and wherever it is delivered, and no other change has it",
@@ -148,6 +151,8 @@ class Judge:
         is_trial = search is not None and search.needs_witness
         call = Call(process.name, rows, self.world.steps, self.world.steps, is_trial)
         self._look_at(call, len(events))
+        if is_lost(context.lease_lost):
+            self.complain("held", f"{process.name} is given {rows}")
         self.calls.append(call)
         told = ", ".join(f"{key}v{version}" for key, version in rows)
         self.world.tell(process.name, f"handles {told}{' as a witness' if is_trial else ''}")
@@ -176,6 +181,12 @@ class Judge:
         if self.names.setdefault((row, event.op), event.event_id) != event.event_id:
             self.complain("identity", f"{row} has got another id")
         return row
+
+    def read_ahead(self, process: Process, previous: Any, begin: Any) -> None:
+        """Note that a page is read before its turn; the one before it began at the checkpoint, or was passed by it."""
+        self.world.tell(process.name, f"reads ahead, from {begin}")
+        if self.database.order_of(self.cursor) < previous:
+            self.complain("ahead", f"{process.name} reads from {begin}, behind the page from {previous}")
 
     def alive(self, call: Call) -> None:
         """Note that a handler has asked, and was told that its lease is not lost."""
@@ -295,6 +306,11 @@ class Judge:
                 self.complain("alone", f"{latest.process} was at work when {call.process} began with {call.rows}")
             if latest is None or call.alive > latest.alive:
                 latest = call
+
+
+def is_lost(lease: Any) -> bool:
+    """Tell whether a lease is lost by its holder's clock; asked so, nobody else learns of it."""
+    return bool(lease._lost.is_set() or lease.remaining() <= 0)
 
 
 def _is_blunder(error: BaseException | None) -> bool:

@@ -10,6 +10,7 @@ import datetime as dt
 import heapq
 import itertools
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self
@@ -299,6 +300,51 @@ class Event:
             self._waiters.append((task, task.turn + 1))
             self._world.wait(timeout)
         return self._is_set
+
+
+class Condition(Event):
+    """What those wait for who want the outcome of a `Future`; nobody is interrupted between two waits."""
+
+    notify_all = Event.set
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the turn is given up in waits only."""
+
+
+class Future(futures.Future[Any]):
+    """An outcome that is waited for in simulated time."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._condition: Any = Condition(world)
+
+
+class Pool:
+    """Stands in for an executor: each piece of work is a task of the process that hands it in."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def submit(self, work: Callable[..., object], *args: object) -> Future:
+        outcome = Future(self._world)
+
+        def run() -> None:
+            if not outcome.set_running_or_notify_cancel():
+                return
+            try:
+                result = work(*args)
+            except Crash:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it is to see it
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        self._world.current.process.spawn(run)
+        return outcome
 
 
 class Lock:
