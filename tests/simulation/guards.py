@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from azure_functions_db.core.bridge import LoopCall
 from azure_functions_db.core.errors import StateStoreError
 from azure_functions_db.sources.outbox.source import Removal
 from azure_functions_db.sources.postgres import log
@@ -18,7 +20,7 @@ from azure_functions_db.sources.stream import StreamReader
 from azure_functions_db.state import document, store
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.store import DocumentStateStore, StoredDocument
-from azure_functions_db.trigger import handler
+from azure_functions_db.trigger import handler, poll
 from azure_functions_db.trigger.batch import Checkpoint, Search
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import Expiry, Heartbeat, Lease, TickCancelled
@@ -257,6 +259,41 @@ def check_before_the_call() -> None:
     patch(Lease, "guard", unchecked)
 
 
+# Async handlers.
+
+
+def cancellation() -> None:
+    """An async handler is not cancelled."""
+    patch(LoopCall, "cancel", lambda _: None)
+
+
+def watched_clock() -> None:
+    """Whoever waits for an async handler does not look at the clock: a renewal that hangs tells nobody."""
+    patch(Lease, "_wait_for", lambda _, call: call.result())
+
+
+def end_of_the_cancelled() -> None:
+    """A handler that was cancelled is not waited for: it may go on for a while, or not heed it at all."""
+    cancel, tell = LoopCall.cancel, LoopCall._tell
+
+    def given_up(self: Any) -> None:
+        cancel(self)
+        if not self.done():
+            self._outcome.set_exception(asyncio.CancelledError())
+
+    patch(LoopCall, "cancel", given_up)
+    patch(LoopCall, "_tell", lambda self, task: None if self.done() else tell(self, task))
+
+
+def end_of_the_tick() -> None:
+    """A call that was cancelled returns before its tick has given the lease back."""
+
+    async def at_once(_work: Any) -> None:
+        pass
+
+    patch(poll, "finished", at_once)
+
+
 # Poison.
 
 
@@ -356,6 +393,7 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
         *(ambiguous_commits, acknowledge_last, idle_commits, start, start_once_joined, losses_of_the_holder, parts),
         *(pages_of_their_position, turns_at_a_reader, acknowledged_in_turn, one_page_ahead, check_before_the_call),
+        *(cancellation, watched_clock, end_of_the_cancelled, end_of_the_tick),
         *(quarantine_first, attempts, witnesses),
         *(
             removal_of_delivered,

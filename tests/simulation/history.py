@@ -22,7 +22,7 @@ from tests.simulation.outbox import OutboxTable
 from tests.simulation.plan import Plan  # noqa: TC001 - a field's type
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.storage import Service
-from tests.simulation.world import Entry, FaultId, Pool, Threading, World
+from tests.simulation.world import Entry, FaultId, Future, Pool, Threading, World
 
 KINDS: dict[str, type[Database]] = {"keyset": KeysetTable, "outbox": OutboxTable, "postgres": PostgresServer}
 
@@ -85,6 +85,7 @@ def _stage(world: World, seed: int) -> Iterator[None]:
                 (store, "threading", threads),
                 (bridge, "threading", threads),
                 (bridge, "_threads", lambda: pool),
+                (bridge, "Future", lambda: Future(world)),
                 # Nobody computes for any length of time: all that passes is waited for.
                 (tick, "perf_counter", lambda: world.now),
                 (tick, "thread_time", lambda: 0.0),
@@ -141,7 +142,7 @@ def _calm(scene: Scene, hosts: list[Host]) -> None:
             scene.world.later(number * scene.plan.ttl, scene.database.write_well)
     for host in hosts:
         if host.process is not None:
-            host.process.frozen_until = min(host.process.frozen_until, scene.world.now)
+            host.process.go_on()
 
 
 # A history that is wrong is made shorter.
@@ -165,6 +166,8 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "handler_seconds": (0.1, 1.0),
     "handler_steps": (1, 3),
     "is_polite": (True,),
+    "reads_ahead": (False,),
+    "is_async": (False,),
 }
 
 

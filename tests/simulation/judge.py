@@ -36,6 +36,8 @@ GUARANTEES = {
     "held": "a handler is called only while its holder's own clock says that the lease holds",
     "ahead": "no more than one page is read ahead of the checkpoint",
     "turns": "a reader is asked for one thing at a time, and for nothing once it is closed",
+    "cancelled": "an async handler is cancelled when its lease is lost",
+    "ended": "a call that was cancelled returns when its tick has come to an end",
     "batch": "a handler is given no more than a batch",
     "poison": "what is put aside is poison, and nothing else",
     "identity": "a change has one event id, whenever and wherever it is delivered, and no other change has it",
@@ -58,6 +60,8 @@ class Call:
     alive: int
     is_trial: bool
     is_over: bool = False
+    is_late: bool = False
+    """Whether its process was stopped just before the call, and for longer than its lease lived."""
 
 
 @dataclass
@@ -152,7 +156,10 @@ class Judge:
         call = Call(process.name, rows, self.world.steps, self.world.steps, is_trial)
         self._look_at(call, len(events))
         if is_lost(context.lease_lost):
-            self.complain("held", f"{process.name} is given {rows}")
+            # Between the tick's look and the loop's first step nobody waits, but the process may be stopped.
+            call.is_late = self.plan.is_async and self.world.now <= process.frozen_until
+            if not call.is_late:
+                self.complain("held", f"{process.name} is given {rows}")
         self.calls.append(call)
         told = ", ".join(f"{key}v{version}" for key, version in rows)
         self.world.tell(process.name, f"handles {told}{' as a witness' if is_trial else ''}")
@@ -192,9 +199,18 @@ class Judge:
         """Note that a handler has asked, and was told that its lease is not lost."""
         call.alive = self.world.steps
 
+    def uncancelled(self, process: Process, lost_at: float) -> None:
+        """Note that an async handler goes on though its lease was lost at a moment."""
+        if self.world.now > max(lost_at, process.frozen_until) + 1e-6:
+            self.complain("cancelled", f"{process.name} has lost its lease {self.world.now - lost_at:.1f} s ago")
+
+    def left(self, process: Process, calls: Sequence[Call]) -> None:
+        """Note that the call of a tick has returned."""
+        if any(not call.is_over for call in calls) and not process.is_dead:
+            self.complain("ended", f"the handler of {process.name} is still at work")
+
     def digested(self, call: Call, rows: Sequence[Row]) -> None:
         """Note that a handler has got through rows."""
-        call.is_over = True
         for key, version in rows:
             if not call.is_trial:
                 self._in_turn(key, version)
@@ -301,7 +317,7 @@ class Judge:
 
     def _alone(self) -> None:
         latest: Call | None = None
-        for call in sorted(self.calls, key=lambda call: call.began):
+        for call in sorted((call for call in self.calls if not call.is_late), key=lambda call: call.began):
             if latest and call.began < latest.alive:
                 self.complain("alone", f"{latest.process} was at work when {call.process} began with {call.rows}")
             if latest is None or call.alive > latest.alive:
@@ -311,6 +327,11 @@ class Judge:
 def is_lost(lease: Any) -> bool:
     """Tell whether a lease is lost by its holder's clock; asked so, nobody else learns of it."""
     return bool(lease._lost.is_set() or lease.remaining() <= 0)
+
+
+def expiry_of(lease: Any) -> float:
+    """Return the moment at which a lease is lost by its holder's clock."""
+    return float(lease._began + lease._length)
 
 
 def _is_blunder(error: BaseException | None) -> bool:

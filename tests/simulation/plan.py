@@ -74,6 +74,8 @@ class Plan:
     """How long that may take."""
     tells_cuts: bool = True
     """Whether its pages tell the position behind each of their rows."""
+    is_async: bool = False
+    """Whether ticks and handler are awaited on an event loop."""
     faults: frozenset[str] = frozenset()
     options: tuple[tuple[str, Any], ...] = ()
     """Further settings of the poller, and of its source."""
@@ -114,6 +116,7 @@ class Plan:
             reads_ahead=random.random() < 0.5,
             read_seconds=random.choice((0.05, 1.0, ttl / 2)),
             tells_cuts=random.random() < 0.5,
+            is_async=random.random() < 0.25,
         )
         if plan.world == "keyset" and plan.reads_ahead:  # with something to read ahead, out of a handful of rows
             plan = replace(plan, commit="batch", batch_size=min(plan.batch_size, 2), max_batches=5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from dataclasses import dataclass, field
@@ -99,6 +100,8 @@ class Process:
         self.skew = skew
         self.is_dead = False
         self.frozen_until = 0.0
+        self.stopped: list[tuple[Task, int]] = []
+        """The tasks that would have had their turn while it was stopped, each with the wait that was over."""
         self.tasks: list[Task] = []
         self.on_death: Callable[[], None] | None = None
 
@@ -120,6 +123,11 @@ class Process:
 
     def step(self, seconds: float = 0.0) -> None:
         """Let time pass at a place where the process may be stopped for a while, or for good."""
+        self.falter()
+        self.world.wait(seconds)
+
+    def falter(self) -> None:
+        """Be stopped for a while, or die, where that strikes now."""
         match self.chance.strikes("crash", "freeze"):
             case "crash":
                 self.world.tell(self.name, "crashes")
@@ -129,7 +137,13 @@ class Process:
                 length = self.world.longest_freeze * self.chance.random.random()
                 self.world.tell(self.name, f"is stopped for {length:.1f} s")
                 self.frozen_until = self.world.now + length
-        self.world.wait(seconds)
+
+    def go_on(self) -> None:
+        """Be stopped no longer."""
+        self.frozen_until = min(self.frozen_until, self.world.now)
+        for task, turn in self.stopped:
+            if task.turn == turn:
+                self.world.wake(task)
 
     def die(self) -> None:
         """End all that runs in it; none of it may touch the world again."""
@@ -217,7 +231,9 @@ class World:
 
     def wake(self, task: Task, seconds: float = 0.0) -> None:
         """Give a task its turn after so long, unless something else wakes it before."""
-        heapq.heappush(self._agenda, (self.now + seconds, next(self._numbers), task, task.turn))
+        # However short a time is, it passes: who waits for the rest of one would else wait for ever.
+        at = max(self.now + seconds, math.nextafter(self.now, math.inf)) if seconds else self.now
+        heapq.heappush(self._agenda, (at, next(self._numbers), task, task.turn))
 
     def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Give turns in the order of time until a moment has come, or something is over."""
@@ -227,6 +243,7 @@ class World:
                 continue
             self.now = max(self.now, at)
             if task.process.frozen_until > self.now and not task.process.is_dead:
+                task.process.stopped.append((task, turn))
                 self.wake(task, task.process.frozen_until - self.now)
                 continue
             self.steps += 1
