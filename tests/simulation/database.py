@@ -132,6 +132,9 @@ class Database:
         """Write a row that any handler digests: a row that fails is told from an outage by one that does not."""
         transaction = self._begun()
         self._write(transaction)
+        while not transaction.writes:  # every row is locked by others
+            self.world.wait(1.0)
+            self._write(transaction)
         while self.is_poison(transaction.writes[0].version):
             self._undo(transaction, list(transaction.writes))
             self._write(transaction)
