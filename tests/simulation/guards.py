@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -19,6 +19,7 @@ from azure_functions_db.sources.postgres.log import PostgresLog
 from azure_functions_db.sources.stream import StreamReader
 from azure_functions_db.state import document, store
 from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.sql import SqlBackend, SqlStateStore
 from azure_functions_db.state.store import DocumentStateStore, StoredDocument
 from azure_functions_db.trigger import handler, poll
 from azure_functions_db.trigger.batch import Checkpoint, Search
@@ -294,6 +295,19 @@ def end_of_the_tick() -> None:
     patch(poll, "finished", at_once)
 
 
+# Transactions.
+
+
+def one_transaction() -> None:
+    """The checkpoint is committed by itself, beside the transaction of the handler's writes."""
+    patch(SqlBackend, "_joined", lambda _: None)
+
+
+def doubt() -> None:
+    """What was written in a transaction that came to nothing is taken to be there."""
+    patch(SqlStateStore, "_doubted", lambda _: nullcontext())
+
+
 # Poison.
 
 
@@ -394,6 +408,7 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(ambiguous_commits, acknowledge_last, idle_commits, start, start_once_joined, losses_of_the_holder, parts),
         *(pages_of_their_position, turns_at_a_reader, acknowledged_in_turn, one_page_ahead, check_before_the_call),
         *(cancellation, watched_clock, end_of_the_cancelled, end_of_the_tick),
+        *(one_transaction, doubt),
         *(quarantine_first, attempts, witnesses),
         *(
             removal_of_delivered,

@@ -168,6 +168,7 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "is_polite": (True,),
     "reads_ahead": (False,),
     "is_async": (False,),
+    "is_transactional": (False,),
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from azure_functions_db.core.clocks import lease_margin
 from azure_functions_db.core.errors import RowsFailed
 from azure_functions_db.core.types import HandledFirst
+from azure_functions_db.sql.transactions import ambient_connection
 from azure_functions_db.state.store import DocumentStateStore
 from azure_functions_db.trigger.handler import Handler
 from azure_functions_db.trigger.lease import TickCancelled
@@ -19,6 +20,7 @@ from azure_functions_db.trigger.poll import PollRunner, settings_of
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.simulation.judge import expiry_of, is_lost
 from tests.simulation.loop import Loop
+from tests.simulation.sql import SqlEngine, SqlServer, sql_store
 from tests.simulation.storage import Client, SimulatedBackend, SimulatedSink
 from tests.simulation.world import Chance, Process
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
     from azure_functions_db.trigger.handler import PollContext
     from azure_functions_db.trigger.poll import PollSettings
-    from tests.simulation.judge import Call, Judge
+    from tests.simulation.judge import Call, Judge, Row
     from tests.simulation.storage import Service
 
 POLLER = "orders"
@@ -44,6 +46,7 @@ class Scene:
         self.world = judge.world
         self.plan = judge.plan
         self.database = judge.database
+        self.sql = SqlServer(judge.world, judge)
         self.is_handler_out = False
         self._ids = itertools.count(1)
 
@@ -93,6 +96,7 @@ class Poller:
         self._scene = scene
         self._process = process
         self._is_misdeployed = is_misdeployed
+        self._engine: Any = SqlEngine(scene.sql, client) if scene.plan.is_transactional else None
         self._settings = self._settings_over(client)
         self._runner = PollRunner(self._settings)
         # It has been at work for a while, and knows that its reads take time.
@@ -167,10 +171,6 @@ class Poller:
     def _settings_over(self, client: Client) -> PollSettings:
         scene, process, plan = self._scene, self._process, self._scene.plan
         fingerprint = FINGERPRINT + "-changed" * self._is_misdeployed
-        own = fingerprint if plan.has_plain_store else None  # a trigger tells its source's to stores that take it
-        backend = SimulatedBackend(client)
-        store: Any = DocumentStateStore(backend, app_name="shop", clock=process.wall, source_fingerprint=own)
-        store._owner_id = f"host/{process.name}"
         options: dict[str, Any] = {
             "batch_size": plan.batch_size,
             "max_batches_per_tick": plan.max_batches,
@@ -179,6 +179,7 @@ class Poller:
             "retry_policy": RetryPolicy(max_attempts=plan.retries, jitter=0.0),
             "linger_seconds": plan.linger,
             "commit": plan.commit,
+            "transactional": plan.is_transactional,
             "quarantine": SimulatedSink(client) if plan.has_quarantine else None,
             "max_attempts": 2,
             "now": process.wall,
@@ -187,7 +188,19 @@ class Poller:
             **dict(plan.options),
         }
         source = scene.database.source(process, fingerprint)
-        return settings_of(POLLER, source, PlainStore(store) if plan.has_plain_store else store, options)
+        return settings_of(POLLER, source, self._store_over(client, fingerprint), options)
+
+    def _store_over(self, client: Client, fingerprint: str) -> Any:
+        options: dict[str, Any] = {"app_name": "shop", "clock": self._process.wall}
+        is_plain = self._scene.plan.has_plain_store and self._engine is None
+        if self._engine is not None:
+            store: DocumentStateStore = sql_store(self._engine, **options)
+        else:
+            # A trigger tells its source's to stores that take it.
+            own = fingerprint if is_plain else None
+            store = DocumentStateStore(SimulatedBackend(client), source_fingerprint=own, **options)
+        store._owner_id = f"host/{self._process.name}"
+        return PlainStore(store) if is_plain else store
 
     # The handler.
 
@@ -258,8 +271,19 @@ class Poller:
         count = len(call.rows)
         if count > 1 and self._process.chance.strikes("handled partly") and not call.is_trial:
             count -= 1
-        self._scene.judge.digested(call, call.rows[:count])
+        self._digest(call, call.rows[:count])
         return None if count == len(call.rows) else HandledFirst(count)
+
+    def _digest(self, call: Call, rows: list[Row]) -> None:
+        """Get through rows, in the transaction that is open where the checkpoint is to be part of it."""
+        judge, engine = self._scene.judge, self._engine
+        transaction: Any = ambient_connection(engine)
+        if engine is None:
+            judge.digested(call, rows)
+        elif transaction is None:
+            judge.complain("once", f"{self._process.name} is called outside of a transaction")
+        else:
+            transaction.write(lambda: judge.took_effect(call, rows))
 
     def _fail_on(self, call: Call, events: list[RowChange]) -> None:
         scene, rows = self._scene, call.rows
@@ -272,7 +296,7 @@ class Poller:
             return
         scene.world.tell(self._process.name, "the handler fails on poison")
         if scene.plan.names_rows:
-            scene.judge.digested(call, [row for place, row in enumerate(rows) if place not in poison])
+            self._digest(call, [row for place, row in enumerate(rows) if place not in poison])
             raise RowsFailed({events[place].event_id: "poison" for place in poison})
         raise ValueError("poison")
 

@@ -38,6 +38,7 @@ GUARANTEES = {
     "turns": "a reader is asked for one thing at a time, and for nothing once it is closed",
     "cancelled": "an async handler is cancelled when its lease is lost",
     "ended": "a call that was cancelled returns when its tick has come to an end",
+    "once": "what a handler writes in the transaction of its checkpoint takes effect once",
     "batch": "a handler is given no more than a batch",
     "poison": "what is put aside is poison, and nothing else",
     "identity": "a change has one event id, whenever and wherever it is delivered, and no other change has it",
@@ -59,6 +60,8 @@ class Call:
     began: int
     alive: int
     is_trial: bool
+    ids: dict[Row, str] = field(default_factory=dict)
+    """The ids of its events."""
     is_over: bool = False
     is_late: bool = False
     """Whether its process was stopped just before the call, and for longer than its lease lived."""
@@ -82,6 +85,8 @@ class Judge:
     is_held: bool = False
     owner: str = ""
     failure: Any = None
+    effects: set[str] = field(default_factory=set)
+    """The ids of the events of which a handler's writes were committed with the checkpoint."""
     ids: dict[str, Row] = field(default_factory=dict)
     names: dict[tuple[Row, str], str] = field(default_factory=dict)
     looked_at: int = 0
@@ -154,6 +159,7 @@ class Judge:
         search = Search.noted_in((context.checkpoint_before.get("metadata") or {}).get("search"), 1000)
         is_trial = search is not None and search.needs_witness
         call = Call(process.name, rows, self.world.steps, self.world.steps, is_trial)
+        call.ids = {row: event.event_id for row, event in zip(rows, events, strict=True)}
         self._look_at(call, len(events))
         if is_lost(context.lease_lost):
             # Between the tick's look and the loop's first step nobody waits, but the process may be stopped.
@@ -217,6 +223,14 @@ class Judge:
             self.settled.setdefault(key, set()).add(version)
             if not call.is_trial:
                 self.last[key] = version
+
+    def took_effect(self, call: Call, rows: Sequence[Row]) -> None:
+        """Note that the transaction has been committed in which a handler has got through rows."""
+        for row in rows:
+            if call.ids[row] in self.effects:
+                self.complain("once", f"{row[0]}v{row[1]} takes effect once more, by {call.process}")
+            self.effects.add(call.ids[row])
+        self.digested(call, rows)
 
     def _in_turn(self, key: int, version: int) -> None:
         digested = self.settled.get(key, set())

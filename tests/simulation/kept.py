@@ -38,6 +38,8 @@ KEPT: dict[str, list[tuple[int, str | None]]] = {
     "watched_clock": [(253, None)],
     "end_of_the_cancelled": [(237, None)],
     "end_of_the_tick": [(139, None)],
+    "one_transaction": [(8, None)],
+    "doubt": [(171, None)],
     "quarantine_first": [(12, None)],
     "attempts": [(23, None)],
     "witnesses": [(74, None)],

@@ -76,6 +76,8 @@ class Plan:
     """Whether its pages tell the position behind each of their rows."""
     is_async: bool = False
     """Whether ticks and handler are awaited on an event loop."""
+    is_transactional: bool = False
+    """Whether the handler writes in one transaction with the checkpoint."""
     faults: frozenset[str] = frozenset()
     options: tuple[tuple[str, Any], ...] = ()
     """Further settings of the poller, and of its source."""
@@ -117,6 +119,7 @@ class Plan:
             read_seconds=random.choice((0.05, 1.0, ttl / 2)),
             tells_cuts=random.random() < 0.5,
             is_async=random.random() < 0.25,
+            is_transactional=random.random() < 0.15,
         )
         if plan.world == "keyset" and plan.reads_ahead:  # with something to read ahead, out of a handful of rows
             plan = replace(plan, commit="batch", batch_size=min(plan.batch_size, 2), max_batches=5)
