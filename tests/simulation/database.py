@@ -60,6 +60,8 @@ class Database:
         """The ids of all transactions, ended or not."""
         self.is_lost = False
         """Whether what a poller has not read yet is gone: then a tick has to say so."""
+        self.has_given_up = False
+        """Whether it has let go of what follows a checkpoint, be it nothing, since a poller has last gone past that."""
         self.judge: Judge
         self.columns: tuple[str, ...] = ("id", "version")
         self._xids = itertools.count(100)
@@ -88,6 +90,10 @@ class Database:
 
     def passed_by(self, cursor: Mapping[str, Any] | None) -> Iterable[Written]:
         """Return what must have been handled or put aside when a checkpoint stands here."""
+        raise NotImplementedError
+
+    def go_past(self, gap: Mapping[str, Any]) -> None:
+        """Take note that changes were lost, and that a poller goes on all the same as it was told to."""
         raise NotImplementedError
 
     def wanted(self) -> Iterable[Written]:

@@ -12,6 +12,7 @@ from unittest import mock
 
 from azure_functions_db.core.bridge import LoopCall
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.sources import stream
 from azure_functions_db.sources.outbox.source import Removal
 from azure_functions_db.sources.postgres import log
 from azure_functions_db.sources.postgres.changes import ChangeStream, SeenTransactions, Timelines
@@ -343,6 +344,26 @@ def removal_of_delivered() -> None:
     patch(Removal, "_place", lambda *_: (float("inf"), 0))
 
 
+def rows_anew() -> None:
+    """After a loss the log goes on, and the rows that it told of meanwhile are not read."""
+    recover = StreamReader._recover
+
+    def go_on(self: Any, *what: Any) -> Any:
+        self._on_position_lost = "continue"
+        try:
+            return recover(self, *what)
+        finally:
+            self._on_position_lost = "snapshot"
+
+    patch(StreamReader, "_recover", go_on)
+
+
+def gaps_told() -> None:
+    """The checkpoint does not tell of the changes that were lost before it."""
+    told = stream.Place.checkpoint
+    patch(stream.Place, "checkpoint", lambda self, kind: told(replace(self, gap=None), kind))
+
+
 def lost_positions() -> None:
     """A slot is read from where it stands, whether the checkpoint is there or not."""
     patch(PostgresLog, "check", lambda *_: None)
@@ -412,6 +433,8 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(quarantine_first, attempts, witnesses),
         *(
             removal_of_delivered,
+            rows_anew,
+            gaps_told,
             lost_positions,
             timelines,
             later_pages,

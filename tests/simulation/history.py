@@ -169,6 +169,7 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "reads_ahead": (False,),
     "is_async": (False,),
     "is_transactional": (False,),
+    "on_position_lost": ("stop",),
 }
 
 

@@ -42,7 +42,8 @@ GUARANTEES = {
     "batch": "a handler is given no more than a batch",
     "poison": "what is put aside is poison, and nothing else",
     "identity": "a change has one event id, whenever and wherever it is delivered, and no other change has it",
-    "lost position": "a position that the database no longer has is an error that stops, never a jump",
+    "lost position": "a position that the database no longer has is an error that stops, never a jump; where the rows "
+    "are to be read anew, all of them are, and the checkpoint tells of the gap",
     "acknowledged": "what a source lets go of was handled or put aside, and the checkpoint is behind it",
     "fingerprint": "a changed definition is refused, and handles nothing",
     "errors": "whatever goes wrong comes out as an error of the library",
@@ -88,7 +89,9 @@ class Judge:
     effects: set[str] = field(default_factory=set)
     """The ids of the events of which a handler's writes were committed with the checkpoint."""
     ids: dict[str, Row] = field(default_factory=dict)
-    names: dict[tuple[Row, str], str] = field(default_factory=dict)
+    names: dict[tuple[Row, str, int], str] = field(default_factory=dict)
+    gaps: int = 0
+    """How many losses were gone past."""
     looked_at: int = 0
     """How long the story was when it was last asked whether all is well."""
     undone: set[Row] = field(default_factory=set)
@@ -126,15 +129,30 @@ class Judge:
             return
         database = self.database
         before, after = database.order_of(self.cursor), database.order_of(cursor)
+        was_lost, gap = database.is_lost, (cursor or {}).get("gap")
+        if gap != (self.cursor or {}).get("gap"):
+            self._gone_past(gap)
+            before, was_lost = (), False
         # A holder whose commit took effect after it was given up notes its failure over it: at worst a duplicate.
         if after < before and not is_same_holder:
             self.complain("back", f"from {before} to {after}")
         self.cursor = cursor
+        if was_lost and not database.is_lost and after > before:
+            self.complain("lost position", f"from {before}, which is lost, to {after}")
         self.world.tell(_short(lease["owner_id"]) if lease else "?", f"moves the checkpoint to {after}")
         # Where a promotion has undone what was read, the next tick has to say so: nothing else is asked of it.
         for written in () if database.is_lost else database.passed_by(cursor):
             if not self.is_settled(written):
                 self.complain("passed", f"{written.key}v{written.version} was not handled")
+
+    def _gone_past(self, gap: Mapping[str, Any] | None) -> None:
+        is_there = self.database.is_lost or self.database.has_given_up
+        if gap is None or self.plan.on_position_lost == "stop" or not is_there:
+            self.complain("lost position", f"nothing was lost, and yet there is a gap: {gap}")
+            return
+        self.world.tell("judge", f"sees a gap up to {gap['to']}: {gap['reason'][:100]}")
+        self.database.go_past(gap)
+        self.gaps += 1
 
     def is_settled(self, written: Written) -> bool:
         """Tell whether a change has been handled or put aside; where only newest states count, a newer one will do."""
@@ -191,7 +209,8 @@ class Judge:
         # A row of a snapshot is named by its key: it may have changed before its page is read once more.
         if "snapshot" not in event.metadata and self.ids.setdefault(event.event_id, row) != row:
             self.complain("identity", f"{row} has the id of {self.ids[event.event_id]}")
-        if self.names.setdefault((row, event.op), event.event_id) != event.event_id:
+        # Rows that are read anew are others' rows: they belong to another snapshot.
+        if self.names.setdefault((row, event.op, self.gaps), event.event_id) != event.event_id:
             self.complain("identity", f"{row} has got another id")
         return row
 
@@ -297,7 +316,7 @@ class Judge:
             return False
         self.looked_at = len(self.world.story)
         if self.database.is_lost:
-            return self.has_stopped
+            return self.has_stopped and self.plan.on_position_lost == "stop"
         return self.failure is None and not self.missing() and not self.outdated() and self.database.is_tidy()
 
     def missing(self) -> list[Written]:
@@ -308,6 +327,8 @@ class Judge:
         if self.database.is_lost:
             if not self.has_stopped:
                 self.complain("lost position", "no tick has told that changes were lost")
+            elif self.plan.on_position_lost == "snapshot":
+                self.complain("lost position", "the rows have not been read anew")
         else:
             for written in self.missing():
                 self.complain("delivered", f"{written.key}v{written.version} never arrived")
@@ -321,12 +342,13 @@ class Judge:
 
     def outdated(self) -> list[Written]:
         """Return the rows of which something older was told last, to a handler that stops when it is told to."""
-        if not self.plan.is_polite or self.plan.names_rows or self.undone:
+        if not self.plan.is_polite or self.plan.names_rows or (self.undone and not self.gaps):
             return []
         return [
             written
             for written in self.database.wanted()
-            if self.last.get(written.key, 0) < written.version and (written.key, written.version) not in self.aside
+            if (self.last.get(written.key, 0) < written.version or (written.key, self.last[written.key]) in self.undone)
+            and (written.key, written.version) not in self.aside
         ]
 
     def _alone(self) -> None:

@@ -78,6 +78,8 @@ class Plan:
     """Whether ticks and handler are awaited on an event loop."""
     is_transactional: bool = False
     """Whether the handler writes in one transaction with the checkpoint."""
+    on_position_lost: str = "stop"
+    """What happens when a log no longer has what follows the checkpoint: "stop", or "snapshot"."""
     faults: frozenset[str] = frozenset()
     options: tuple[tuple[str, Any], ...] = ()
     """Further settings of the poller, and of its source."""
@@ -120,6 +122,7 @@ class Plan:
             tells_cuts=random.random() < 0.5,
             is_async=random.random() < 0.25,
             is_transactional=random.random() < 0.15,
+            on_position_lost=random.choice(("stop", "snapshot")),
         )
         if plan.world == "keyset" and plan.reads_ahead:  # with something to read ahead, out of a handful of rows
             plan = replace(plan, commit="batch", batch_size=min(plan.batch_size, 2), max_batches=5)
