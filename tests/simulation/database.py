@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from azure_functions_db.core.types import FetchResult, SourceDescriptor
+from azure_functions_db.trigger.normalizers import SmallSource, normalizer_for
 
 if TYPE_CHECKING:
     from tests.simulation.judge import Judge
@@ -56,6 +60,8 @@ class Database:
         """The ids of all transactions, ended or not."""
         self.is_lost = False
         """Whether what a poller has not read yet is gone: then a tick has to say so."""
+        self.has_given_up = False
+        """Whether it has let go of what follows a checkpoint, be it nothing, since a poller has last gone past that."""
         self.judge: Judge
         self.columns: tuple[str, ...] = ("id", "version")
         self._xids = itertools.count(100)
@@ -84,6 +90,10 @@ class Database:
 
     def passed_by(self, cursor: Mapping[str, Any] | None) -> Iterable[Written]:
         """Return what must have been handled or put aside when a checkpoint stands here."""
+        raise NotImplementedError
+
+    def go_past(self, gap: Mapping[str, Any]) -> None:
+        """Take note that changes were lost, and that a poller goes on all the same as it was told to."""
         raise NotImplementedError
 
     def wanted(self) -> Iterable[Written]:
@@ -128,6 +138,9 @@ class Database:
         """Write a row that any handler digests: a row that fails is told from an outage by one that does not."""
         transaction = self._begun()
         self._write(transaction)
+        while not transaction.writes:  # every row is locked by others
+            self.world.wait(1.0)
+            self._write(transaction)
         while self.is_poison(transaction.writes[0].version):
             self._undo(transaction, list(transaction.writes))
             self._write(transaction)
@@ -196,7 +209,8 @@ class KeysetTable(Database):
     newest_only = True
 
     def source(self, process: Process, fingerprint: str) -> Any:
-        return KeysetSource(self, process, fingerprint)
+        small = KeysetSource(self, process, fingerprint)
+        return ReadAheadSource(small) if self.plan.reads_ahead else small
 
     def place(self, written: Written, transaction: Transaction) -> Any:
         number = next(self._sequence)
@@ -224,16 +238,73 @@ class KeysetSource:
     pk_columns = ("id",)
 
     def __init__(self, table: KeysetTable, process: Process, fingerprint: str) -> None:
-        from azure_functions_db.core.types import SourceDescriptor
-
         self.source_descriptor = SourceDescriptor("rows", "keyset", fingerprint)
-        self._table = table
-        self._process = process
+        self.table = table
+        self.process = process
 
     def fetch(self, cursor: Any, batch_size: int) -> list[dict[str, Any]]:
-        table, process = self._table, self._process
+        table, process = self.table, self.process
         table.statement(process, "select")
         rows = [row for row in table.rows() if cursor is None or row.order > cursor][:batch_size]
         found = [{"id": row.key, "version": row.version, "changed": row.order[0]} for row in rows]
         process.step(process.chance.seconds(0.05))
         return found
+
+
+class ReadAheadSource(SmallSource):
+    """The same table as a source with readers, which may be asked for the next page while the handler has one."""
+
+    cursor_column, pk_columns = KeysetSource.cursor_column, KeysetSource.pk_columns
+
+    def __init__(self, small: KeysetSource) -> None:
+        super().__init__(small, normalizer_for(small, None))
+        self.table = small.table
+        self.process = small.process
+
+    def open(self) -> ReadAheadReader:  # type: ignore[override]  # a small source has no readers
+        return ReadAheadReader(self)
+
+
+class ReadAheadReader:
+    """One tick's reader: it notes who asks, for what, and what else it is asked meanwhile."""
+
+    reads_ahead = True
+
+    def __init__(self, source: ReadAheadSource) -> None:
+        self._source = source
+        self._judge = source.table.judge
+        self._process = source.process
+        self._tick = source.table.world.current
+        self._began: dict[Any, Any] = {}
+        """By the end of each page, where it began."""
+        self._is_asked = self._is_closed = False
+
+    def fetch_changes(self, checkpoint: dict[str, Any], limit: int) -> FetchResult:
+        table, process = self._source.table, self._process
+        begin = table.order_of(checkpoint.get("cursor"))
+        if table.world.current is not self._tick:
+            self._judge.read_ahead(process, self._began.get(begin, begin), begin)
+        with self._asked("for a page"):
+            page = self._source.fetch_changes(checkpoint, limit)
+            process.step(process.chance.seconds(table.plan.read_seconds))
+        self._began[table.order_of(page.next_checkpoint.get("cursor"))] = begin
+        return page if table.plan.tells_cuts else replace(page, cut=None)
+
+    def acknowledge(self, checkpoint: Mapping[str, Any]) -> None:
+        with self._asked("to acknowledge"):
+            pass
+
+    def close(self) -> None:
+        with self._asked("to close"):
+            self._is_closed = True
+
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        if (self._is_asked or self._is_closed) and not self._process.is_dead:
+            state = "is closed" if self._is_closed else "is being read"
+            self._judge.complain("turns", f"a reader of {self._process.name} is asked {what}, and {state}")
+        self._is_asked = True
+        try:
+            yield
+        finally:
+            self._is_asked = False

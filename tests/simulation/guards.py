@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from azure_functions_db.core.bridge import LoopCall
 from azure_functions_db.core.errors import StateStoreError
+from azure_functions_db.sources import stream
 from azure_functions_db.sources.outbox.source import Removal
 from azure_functions_db.sources.postgres import log
 from azure_functions_db.sources.postgres.changes import ChangeStream, SeenTransactions, Timelines
@@ -17,11 +20,13 @@ from azure_functions_db.sources.postgres.log import PostgresLog
 from azure_functions_db.sources.stream import StreamReader
 from azure_functions_db.state import document, store
 from azure_functions_db.state.backend import Stored
+from azure_functions_db.state.sql import SqlBackend, SqlStateStore
 from azure_functions_db.state.store import DocumentStateStore, StoredDocument
-from azure_functions_db.trigger import handler
+from azure_functions_db.trigger import handler, poll
 from azure_functions_db.trigger.batch import Checkpoint, Search
 from azure_functions_db.trigger.isolation import IsolatingTick
 from azure_functions_db.trigger.lease import Expiry, Heartbeat, Lease, TickCancelled
+from azure_functions_db.trigger.pace import PageAhead
 from azure_functions_db.trigger.tick import Tick
 from tests.simulation.storage import Service
 
@@ -198,6 +203,112 @@ def parts() -> None:
     patch(handler, "handled_count", lambda _outcome, given: given)
 
 
+# Reading ahead.
+
+
+def pages_of_their_position() -> None:
+    """A page that was read ahead is handed out wherever the tick has gone meanwhile."""
+
+    def due(self: Any, *_: Any) -> Any:
+        ahead, self._ahead = self._ahead, None
+        return ahead and ahead.at(ahead._position)
+
+    patch(Tick, "_due", due)
+
+
+def turns_at_a_reader() -> None:
+    """A reader is read once more, or closed, while a page is read ahead."""
+    patch(PageAhead, "wait", lambda _: None)
+
+
+def acknowledged_in_turn() -> None:
+    """A reader is told of a commit while a page is read ahead."""
+    acknowledge = Tick._acknowledge
+
+    def at_once(self: Any, *what: Any) -> None:
+        ahead, self._ahead = self._ahead, None
+        try:
+            acknowledge(self, *what)
+        finally:
+            self._ahead = ahead
+
+    patch(Tick, "_acknowledge", at_once)
+
+
+def one_page_ahead() -> None:
+    """Whoever reads ahead goes on to the page after that."""
+    page = Tick._page
+
+    def two_pages(self: Any, position: Any, limit: int, search: Any) -> Any:
+        found = page(self, position, limit, search)
+        if self._ahead is not None and found.records:
+            page(self, found.next_checkpoint, limit, search)
+        return found
+
+    patch(Tick, "_page", two_pages)
+
+
+def check_before_the_call() -> None:
+    """A handler is called though the lease was lost while its page was waited for."""
+    guard = Lease.guard
+
+    @contextmanager
+    def unchecked(self: Any) -> Iterator[None]:
+        checked, self.check = self.check, lambda: setattr(self, "check", checked)
+        with guard(self):
+            yield
+
+    patch(Lease, "guard", unchecked)
+
+
+# Async handlers.
+
+
+def cancellation() -> None:
+    """An async handler is not cancelled."""
+    patch(LoopCall, "cancel", lambda _: None)
+
+
+def watched_clock() -> None:
+    """Whoever waits for an async handler does not look at the clock: a renewal that hangs tells nobody."""
+    patch(Lease, "_wait_for", lambda _, call: call.result())
+
+
+def end_of_the_cancelled() -> None:
+    """A handler that was cancelled is not waited for: it may go on for a while, or not heed it at all."""
+    cancel, tell = LoopCall.cancel, LoopCall._tell
+
+    def given_up(self: Any) -> None:
+        cancel(self)
+        if not self.done():
+            self._outcome.set_exception(asyncio.CancelledError())
+
+    patch(LoopCall, "cancel", given_up)
+    patch(LoopCall, "_tell", lambda self, task: None if self.done() else tell(self, task))
+
+
+def end_of_the_tick() -> None:
+    """A call that was cancelled returns before its tick has given the lease back."""
+
+    async def at_once(_work: Any) -> None:
+        pass
+
+    patch(poll, "finished", at_once)
+
+
+# Transactions.
+
+
+def one_transaction() -> None:
+    """The checkpoint is committed by itself, beside the transaction of the handler's writes."""
+    patch(SqlBackend, "_joined", lambda _: None)
+
+
+def doubt() -> None:
+    """What was written in a transaction that came to nothing is taken to be there."""
+    patch(SqlStateStore, "_doubted", lambda _: nullcontext())
+
+
 # Poison.
 
 
@@ -231,6 +342,26 @@ def witnesses() -> None:
 def removal_of_delivered() -> None:
     """Rows of an outbox are removed past the checkpoint."""
     patch(Removal, "_place", lambda *_: (float("inf"), 0))
+
+
+def rows_anew() -> None:
+    """After a loss the log goes on, and the rows that it told of meanwhile are not read."""
+    recover = StreamReader._recover
+
+    def go_on(self: Any, *what: Any) -> Any:
+        self._on_position_lost = "continue"
+        try:
+            return recover(self, *what)
+        finally:
+            self._on_position_lost = "snapshot"
+
+    patch(StreamReader, "_recover", go_on)
+
+
+def gaps_told() -> None:
+    """The checkpoint does not tell of the changes that were lost before it."""
+    told = stream.Place.checkpoint
+    patch(stream.Place, "checkpoint", lambda self, kind: told(replace(self, gap=None), kind))
 
 
 def lost_positions() -> None:
@@ -296,9 +427,14 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(fencing, conditional_writes, takers_margin, holders_margin, own_clock, heartbeat, check, release_of_own),
         *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
         *(ambiguous_commits, acknowledge_last, idle_commits, start, start_once_joined, losses_of_the_holder, parts),
+        *(pages_of_their_position, turns_at_a_reader, acknowledged_in_turn, one_page_ahead, check_before_the_call),
+        *(cancellation, watched_clock, end_of_the_cancelled, end_of_the_tick),
+        *(one_transaction, doubt),
         *(quarantine_first, attempts, witnesses),
         *(
             removal_of_delivered,
+            rows_anew,
+            gaps_told,
             lost_positions,
             timelines,
             later_pages,

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from azure_functions_db.core import bridge
 from azure_functions_db.sources.postgres import changes, log
 from azure_functions_db.state import store
-from azure_functions_db.trigger import lease
+from azure_functions_db.trigger import lease, tick
 from tests.simulation.database import Database, KeysetTable
 from tests.simulation.hosts import Host, Scene
 from tests.simulation.judge import Judge
@@ -21,7 +22,7 @@ from tests.simulation.outbox import OutboxTable
 from tests.simulation.plan import Plan  # noqa: TC001 - a field's type
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.storage import Service
-from tests.simulation.world import Entry, FaultId, Threading, World
+from tests.simulation.world import Entry, FaultId, Future, Pool, Threading, World
 
 KINDS: dict[str, type[Database]] = {"keyset": KeysetTable, "outbox": OutboxTable, "postgres": PostgresServer}
 
@@ -73,7 +74,7 @@ def played(plan: Plan) -> History:
 def _stage(world: World, seed: int) -> Iterator[None]:
     """Put the world in place of threads, and of what else would be different each time."""
     logger = logging.getLogger("azure_functions_db")
-    level, threads = logger.level, Threading(world)
+    level, threads, pool = logger.level, Threading(world), Pool(world)
     clock = SimpleNamespace(monotonic=lambda: world.now, sleep=world.wait)
     logger.setLevel(logging.CRITICAL + 1)
     random.seed(seed)  # the pauses between retries stray by it
@@ -82,6 +83,12 @@ def _stage(world: World, seed: int) -> Iterator[None]:
             for module, name, stand_in in (
                 (lease, "threading", threads),
                 (store, "threading", threads),
+                (bridge, "threading", threads),
+                (bridge, "_threads", lambda: pool),
+                (bridge, "Future", lambda: Future(world)),
+                # Nobody computes for any length of time: all that passes is waited for.
+                (tick, "perf_counter", lambda: world.now),
+                (tick, "thread_time", lambda: 0.0),
                 (changes, "time", clock),
                 (log, "time", clock),
                 (log, "timeline_history", lambda server, _config, _timeline: server.switches),
@@ -135,7 +142,7 @@ def _calm(scene: Scene, hosts: list[Host]) -> None:
             scene.world.later(number * scene.plan.ttl, scene.database.write_well)
     for host in hosts:
         if host.process is not None:
-            host.process.frozen_until = min(host.process.frozen_until, scene.world.now)
+            host.process.go_on()
 
 
 # A history that is wrong is made shorter.
@@ -159,6 +166,10 @@ _SIMPLER: dict[str, tuple[Any, ...]] = {
     "handler_seconds": (0.1, 1.0),
     "handler_steps": (1, 3),
     "is_polite": (True,),
+    "reads_ahead": (False,),
+    "is_async": (False,),
+    "is_transactional": (False,),
+    "on_position_lost": ("stop",),
 }
 
 

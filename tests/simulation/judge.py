@@ -33,10 +33,17 @@ GUARANTEES = {
     "kept": "who is neither stopped nor cut off keeps the lease, however long the handler takes",
     "order": "the changes of a key are handled in their order",
     "repeated": "what lies at or below the checkpoint is not delivered again",
+    "held": "a handler is called only while its holder's own clock says that the lease holds",
+    "ahead": "no more than one page is read ahead of the checkpoint",
+    "turns": "a reader is asked for one thing at a time, and for nothing once it is closed",
+    "cancelled": "an async handler is cancelled when its lease is lost",
+    "ended": "a call that was cancelled returns when its tick has come to an end",
+    "once": "what a handler writes in the transaction of its checkpoint takes effect once",
     "batch": "a handler is given no more than a batch",
     "poison": "what is put aside is poison, and nothing else",
     "identity": "a change has one event id, whenever and wherever it is delivered, and no other change has it",
-    "lost position": "a position that the database no longer has is an error that stops, never a jump",
+    "lost position": "a position that the database no longer has is an error that stops, never a jump; where the rows "
+    "are to be read anew, all of them are, and the checkpoint tells of the gap",
     "acknowledged": "what a source lets go of was handled or put aside, and the checkpoint is behind it",
     "fingerprint": "a changed definition is refused, and handles nothing",
     "errors": "whatever goes wrong comes out as an error of the library",
@@ -54,7 +61,11 @@ class Call:
     began: int
     alive: int
     is_trial: bool
+    ids: dict[Row, str] = field(default_factory=dict)
+    """The ids of its events."""
     is_over: bool = False
+    is_late: bool = False
+    """Whether its process was stopped just before the call, and for longer than its lease lived."""
 
 
 @dataclass
@@ -75,8 +86,12 @@ class Judge:
     is_held: bool = False
     owner: str = ""
     failure: Any = None
+    effects: set[str] = field(default_factory=set)
+    """The ids of the events of which a handler's writes were committed with the checkpoint."""
     ids: dict[str, Row] = field(default_factory=dict)
-    names: dict[tuple[Row, str], str] = field(default_factory=dict)
+    names: dict[tuple[Row, str, int], str] = field(default_factory=dict)
+    gaps: int = 0
+    """How many losses were gone past."""
     looked_at: int = 0
     """How long the story was when it was last asked whether all is well."""
     undone: set[Row] = field(default_factory=set)
@@ -114,15 +129,30 @@ class Judge:
             return
         database = self.database
         before, after = database.order_of(self.cursor), database.order_of(cursor)
+        was_lost, gap = database.is_lost, (cursor or {}).get("gap")
+        if gap != (self.cursor or {}).get("gap"):
+            self._gone_past(gap)
+            before, was_lost = (), False
         # A holder whose commit took effect after it was given up notes its failure over it: at worst a duplicate.
         if after < before and not is_same_holder:
             self.complain("back", f"from {before} to {after}")
         self.cursor = cursor
+        if was_lost and not database.is_lost and after > before:
+            self.complain("lost position", f"from {before}, which is lost, to {after}")
         self.world.tell(_short(lease["owner_id"]) if lease else "?", f"moves the checkpoint to {after}")
         # Where a promotion has undone what was read, the next tick has to say so: nothing else is asked of it.
         for written in () if database.is_lost else database.passed_by(cursor):
             if not self.is_settled(written):
                 self.complain("passed", f"{written.key}v{written.version} was not handled")
+
+    def _gone_past(self, gap: Mapping[str, Any] | None) -> None:
+        is_there = self.database.is_lost or self.database.has_given_up
+        if gap is None or self.plan.on_position_lost == "stop" or not is_there:
+            self.complain("lost position", f"nothing was lost, and yet there is a gap: {gap}")
+            return
+        self.world.tell("judge", f"sees a gap up to {gap['to']}: {gap['reason'][:100]}")
+        self.database.go_past(gap)
+        self.gaps += 1
 
     def is_settled(self, written: Written) -> bool:
         """Tell whether a change has been handled or put aside; where only newest states count, a newer one will do."""
@@ -147,7 +177,13 @@ class Judge:
         search = Search.noted_in((context.checkpoint_before.get("metadata") or {}).get("search"), 1000)
         is_trial = search is not None and search.needs_witness
         call = Call(process.name, rows, self.world.steps, self.world.steps, is_trial)
+        call.ids = {row: event.event_id for row, event in zip(rows, events, strict=True)}
         self._look_at(call, len(events))
+        if is_lost(context.lease_lost):
+            # Between the tick's look and the loop's first step nobody waits, but the process may be stopped.
+            call.is_late = self.plan.is_async and self.world.now <= process.frozen_until
+            if not call.is_late:
+                self.complain("held", f"{process.name} is given {rows}")
         self.calls.append(call)
         told = ", ".join(f"{key}v{version}" for key, version in rows)
         self.world.tell(process.name, f"handles {told}{' as a witness' if is_trial else ''}")
@@ -173,23 +209,47 @@ class Judge:
         # A row of a snapshot is named by its key: it may have changed before its page is read once more.
         if "snapshot" not in event.metadata and self.ids.setdefault(event.event_id, row) != row:
             self.complain("identity", f"{row} has the id of {self.ids[event.event_id]}")
-        if self.names.setdefault((row, event.op), event.event_id) != event.event_id:
+        # Rows that are read anew are others' rows: they belong to another snapshot.
+        if self.names.setdefault((row, event.op, self.gaps), event.event_id) != event.event_id:
             self.complain("identity", f"{row} has got another id")
         return row
+
+    def read_ahead(self, process: Process, previous: Any, begin: Any) -> None:
+        """Note that a page is read before its turn; the one before it began at the checkpoint, or was passed by it."""
+        self.world.tell(process.name, f"reads ahead, from {begin}")
+        if self.database.order_of(self.cursor) < previous:
+            self.complain("ahead", f"{process.name} reads from {begin}, behind the page from {previous}")
 
     def alive(self, call: Call) -> None:
         """Note that a handler has asked, and was told that its lease is not lost."""
         call.alive = self.world.steps
 
+    def uncancelled(self, process: Process, lost_at: float) -> None:
+        """Note that an async handler goes on though its lease was lost at a moment."""
+        if self.world.now > max(lost_at, process.frozen_until) + 1e-6:
+            self.complain("cancelled", f"{process.name} has lost its lease {self.world.now - lost_at:.1f} s ago")
+
+    def left(self, process: Process, calls: Sequence[Call]) -> None:
+        """Note that the call of a tick has returned."""
+        if any(not call.is_over for call in calls) and not process.is_dead:
+            self.complain("ended", f"the handler of {process.name} is still at work")
+
     def digested(self, call: Call, rows: Sequence[Row]) -> None:
         """Note that a handler has got through rows."""
-        call.is_over = True
         for key, version in rows:
             if not call.is_trial:
                 self._in_turn(key, version)
             self.settled.setdefault(key, set()).add(version)
             if not call.is_trial:
                 self.last[key] = version
+
+    def took_effect(self, call: Call, rows: Sequence[Row]) -> None:
+        """Note that the transaction has been committed in which a handler has got through rows."""
+        for row in rows:
+            if call.ids[row] in self.effects:
+                self.complain("once", f"{row[0]}v{row[1]} takes effect once more, by {call.process}")
+            self.effects.add(call.ids[row])
+        self.digested(call, rows)
 
     def _in_turn(self, key: int, version: int) -> None:
         digested = self.settled.get(key, set())
@@ -256,7 +316,7 @@ class Judge:
             return False
         self.looked_at = len(self.world.story)
         if self.database.is_lost:
-            return self.has_stopped
+            return self.has_stopped and self.plan.on_position_lost == "stop"
         return self.failure is None and not self.missing() and not self.outdated() and self.database.is_tidy()
 
     def missing(self) -> list[Written]:
@@ -267,6 +327,8 @@ class Judge:
         if self.database.is_lost:
             if not self.has_stopped:
                 self.complain("lost position", "no tick has told that changes were lost")
+            elif self.plan.on_position_lost == "snapshot":
+                self.complain("lost position", "the rows have not been read anew")
         else:
             for written in self.missing():
                 self.complain("delivered", f"{written.key}v{written.version} never arrived")
@@ -280,21 +342,32 @@ class Judge:
 
     def outdated(self) -> list[Written]:
         """Return the rows of which something older was told last, to a handler that stops when it is told to."""
-        if not self.plan.is_polite or self.plan.names_rows or self.undone:
+        if not self.plan.is_polite or self.plan.names_rows or (self.undone and not self.gaps):
             return []
         return [
             written
             for written in self.database.wanted()
-            if self.last.get(written.key, 0) < written.version and (written.key, written.version) not in self.aside
+            if (self.last.get(written.key, 0) < written.version or (written.key, self.last[written.key]) in self.undone)
+            and (written.key, written.version) not in self.aside
         ]
 
     def _alone(self) -> None:
         latest: Call | None = None
-        for call in sorted(self.calls, key=lambda call: call.began):
+        for call in sorted((call for call in self.calls if not call.is_late), key=lambda call: call.began):
             if latest and call.began < latest.alive:
                 self.complain("alone", f"{latest.process} was at work when {call.process} began with {call.rows}")
             if latest is None or call.alive > latest.alive:
                 latest = call
+
+
+def is_lost(lease: Any) -> bool:
+    """Tell whether a lease is lost by its holder's clock; asked so, nobody else learns of it."""
+    return bool(lease._lost.is_set() or lease.remaining() <= 0)
+
+
+def expiry_of(lease: Any) -> float:
+    """Return the moment at which a lease is lost by its holder's clock."""
+    return float(lease._began + lease._length)
 
 
 def _is_blunder(error: BaseException | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -68,6 +68,18 @@ class Plan:
     writes_at_once: int = 3
     linger: float | None = None
     """For how many seconds a tick stays and looks again; None where it ends with its backlog."""
+    reads_ahead: bool = False
+    """Whether a table may be asked for its next page while the handler has one."""
+    read_seconds: float = 0.05
+    """How long that may take."""
+    tells_cuts: bool = True
+    """Whether its pages tell the position behind each of their rows."""
+    is_async: bool = False
+    """Whether ticks and handler are awaited on an event loop."""
+    is_transactional: bool = False
+    """Whether the handler writes in one transaction with the checkpoint."""
+    on_position_lost: str = "stop"
+    """What happens when a log no longer has what follows the checkpoint: "stop", or "snapshot"."""
     faults: frozenset[str] = frozenset()
     options: tuple[tuple[str, Any], ...] = ()
     """Further settings of the poller, and of its source."""
@@ -80,7 +92,7 @@ class Plan:
         random = Random(seed)
         ttl = random.choice((6.0, 12.0, 40.0))
         some = random.sample(sorted(FAULTS), random.randint(0, 13))
-        return cls(
+        plan = cls(
             seed=seed,
             world=world or random.choice(WORLDS),
             hosts=random.choice((1, 2, 2, 2, 3)),
@@ -103,9 +115,18 @@ class Plan:
             transactions=random.randint(2, 12),
             writes_at_once=random.randint(1, 4),
             faults=frozenset(some),
-            # Drawn last, so that whoever does not linger lives through the same history as ever.
+            # Drawn last, so that whoever does without lives through the same history as ever.
             linger=random.choice((None, None, None, ttl / 2, ttl * 3)),
+            reads_ahead=random.random() < 0.5,
+            read_seconds=random.choice((0.05, 1.0, ttl / 2)),
+            tells_cuts=random.random() < 0.5,
+            is_async=random.random() < 0.25,
+            is_transactional=random.random() < 0.15,
+            on_position_lost=random.choice(("stop", "snapshot")),
         )
+        if plan.world == "keyset" and plan.reads_ahead:  # with something to read ahead, out of a handful of rows
+            plan = replace(plan, commit="batch", batch_size=min(plan.batch_size, 2), max_batches=5)
+        return plan
 
     @property
     def rates(self) -> dict[str, float]:

@@ -77,8 +77,12 @@ class PostgresServer(Database):
         self.log: list[Logged] = []
         self.visible: dict[int, Written] = {}
         self.slot: SlotState | None = None
+        self.gap: Mapping[str, Any] = {}
+        """The last loss that was gone past, and where the log goes on behind it."""
         self._orders: dict[tuple[int, int], Any] = {}
         self._by_order: dict[tuple[int, int], Written] = {}
+        self._ends: dict[int, int] = {}
+        """By transaction, where it ends in the log."""
 
     def source(self, process: Process, fingerprint: str) -> Any:
         return SimulatedPostgres(self, process, fingerprint)
@@ -111,6 +115,7 @@ class PostgresServer(Database):
             written.order = (self.timeline, commit, place)
             self._orders[written.key, written.version] = written.order
             self._by_order[transaction.xid, place] = written
+        self._ends[transaction.xid] = logged.end_lsn
         self.log.append(logged)
         return logged
 
@@ -124,7 +129,7 @@ class PostgresServer(Database):
             self._fail_over()
         if chance.strikes("retention") and self.slot is not None and self.judge.cursor is not None:
             self.world.tell("database", "the slot's log is given up")
-            self.slot.is_lost = True
+            self.slot.is_lost = self.has_given_up = True
             self.slot.reader = None
 
     def _fail_over(self) -> None:
@@ -155,7 +160,7 @@ class PostgresServer(Database):
         cursor = self.judge.cursor
         if cursor is None:
             return False
-        if self.slot is None or self.slot.is_lost:
+        if self.slot is None or self.slot.is_lost or self.slot.confirmed > lsn_of(cursor["value"]):
             return True
         inside = (cursor.get("transaction") or ["0/0"])[0]
         shown = (cursor.get(name, "0/0") for name in ("until", "shown"))
@@ -165,6 +170,10 @@ class PostgresServer(Database):
     @is_lost.setter
     def is_lost(self, _: bool) -> None:
         """Do nothing: it follows from the checkpoint."""
+
+    def go_past(self, gap: Mapping[str, Any]) -> None:
+        """Take note that changes were lost and the rows are read anew: from now on their newest states count."""
+        self.gap, self.every_change, self.has_given_up = gap, False, False
 
     def order_of(self, cursor: Mapping[str, Any] | None) -> Any:
         if cursor is None:
@@ -195,8 +204,13 @@ class PostgresServer(Database):
         return history if self.every_change else [each for each in history[-1:] if self._matters(each)]
 
     def _matters(self, written: Written) -> bool:
-        """Tell whether a newest state has to be told: that a row is gone, only to who has been told of it."""
-        return written.op != "delete" or bool(self.judge.lasting(written.key))
+        """Tell whether a newest state has to be told: that a row is gone, only to who has been told of it.
+
+        Where that lies in a gap, the rows that are there now are all that is told.
+        """
+        if written.op != "delete":
+            return True
+        return bool(self.judge.lasting(written.key)) and self._ends[written.xid] > lsn_of(self.gap.get("to", "0/0"))
 
     def in_order(self, rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return rows if not self.every_change else sorted(rows, key=lambda row: self._orders[row])
@@ -482,6 +496,7 @@ class SimulatedPostgres(PostgresLogicalSource):
             tables="orders",
             slot="orders",
             snapshot=server.plan.snapshot,  # type: ignore[arg-type]
+            on_position_lost=server.plan.on_position_lost,  # type: ignore[arg-type]
             heartbeat_seconds=server.plan.ttl,
         )
         self.__dict__["source_descriptor"] = SourceDescriptor("orders", "postgres-logical", fingerprint)

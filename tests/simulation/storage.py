@@ -73,7 +73,8 @@ class Client:
         self.service = service
         self.process = process
         self.is_cut_off = False
-        self._patience = patience
+        self.patience = patience
+        """For how long an answer is waited for at most."""
 
     def ask(self, what: str, act: Callable[[], T], faults: Sequence[str]) -> T:
         """Send a request and wait for the answer; each way is a place to stop or to die."""
@@ -91,14 +92,14 @@ class Client:
                 act()
                 raise self._unanswered(what, "takes effect, the answer gets lost")
             case "late write":
-                delay = self._patience * (1 + process.chance.random.random())
+                delay = self.patience * (1 + process.chance.random.random())
                 world.later(delay, act)
                 raise self._unanswered(what, f"hangs, and takes effect {delay:.1f} s later")
             case "refused retry":
                 act()
                 world.tell(process.name, f"{what}: takes effect, is sent once more and refused")
             case "duplicated":
-                world.later(process.chance.seconds(self._patience), act)
+                world.later(process.chance.seconds(self.patience), act)
                 world.tell(process.name, f"{what}: is sent twice")
         answer = act()
         process.step(process.chance.seconds(0.05))
@@ -106,7 +107,7 @@ class Client:
 
     def _unanswered(self, what: str, why: str) -> StateStoreError:
         error = self._refusal(what, why)
-        self.process.step(self.process.chance.seconds(self._patience))
+        self.process.step(self.process.chance.seconds(self.patience))
         return error
 
     def _refusal(self, what: str, why: str) -> StateStoreError:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self
@@ -98,6 +100,8 @@ class Process:
         self.skew = skew
         self.is_dead = False
         self.frozen_until = 0.0
+        self.stopped: list[tuple[Task, int]] = []
+        """The tasks that would have had their turn while it was stopped, each with the wait that was over."""
         self.tasks: list[Task] = []
         self.on_death: Callable[[], None] | None = None
 
@@ -119,6 +123,11 @@ class Process:
 
     def step(self, seconds: float = 0.0) -> None:
         """Let time pass at a place where the process may be stopped for a while, or for good."""
+        self.falter()
+        self.world.wait(seconds)
+
+    def falter(self) -> None:
+        """Be stopped for a while, or die, where that strikes now."""
         match self.chance.strikes("crash", "freeze"):
             case "crash":
                 self.world.tell(self.name, "crashes")
@@ -128,7 +137,13 @@ class Process:
                 length = self.world.longest_freeze * self.chance.random.random()
                 self.world.tell(self.name, f"is stopped for {length:.1f} s")
                 self.frozen_until = self.world.now + length
-        self.world.wait(seconds)
+
+    def go_on(self) -> None:
+        """Be stopped no longer."""
+        self.frozen_until = min(self.frozen_until, self.world.now)
+        for task, turn in self.stopped:
+            if task.turn == turn:
+                self.world.wake(task)
 
     def die(self) -> None:
         """End all that runs in it; none of it may touch the world again."""
@@ -216,7 +231,9 @@ class World:
 
     def wake(self, task: Task, seconds: float = 0.0) -> None:
         """Give a task its turn after so long, unless something else wakes it before."""
-        heapq.heappush(self._agenda, (self.now + seconds, next(self._numbers), task, task.turn))
+        # However short a time is, it passes: who waits for the rest of one would else wait for ever.
+        at = max(self.now + seconds, math.nextafter(self.now, math.inf)) if seconds else self.now
+        heapq.heappush(self._agenda, (at, next(self._numbers), task, task.turn))
 
     def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Give turns in the order of time until a moment has come, or something is over."""
@@ -226,6 +243,7 @@ class World:
                 continue
             self.now = max(self.now, at)
             if task.process.frozen_until > self.now and not task.process.is_dead:
+                task.process.stopped.append((task, turn))
                 self.wake(task, task.process.frozen_until - self.now)
                 continue
             self.steps += 1
@@ -299,6 +317,51 @@ class Event:
             self._waiters.append((task, task.turn + 1))
             self._world.wait(timeout)
         return self._is_set
+
+
+class Condition(Event):
+    """What those wait for who want the outcome of a `Future`; nobody is interrupted between two waits."""
+
+    notify_all = Event.set
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the turn is given up in waits only."""
+
+
+class Future(futures.Future[Any]):
+    """An outcome that is waited for in simulated time."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._condition: Any = Condition(world)
+
+
+class Pool:
+    """Stands in for an executor: each piece of work is a task of the process that hands it in."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def submit(self, work: Callable[..., object], *args: object) -> Future:
+        outcome = Future(self._world)
+
+        def run() -> None:
+            if not outcome.set_running_or_notify_cancel():
+                return
+            try:
+                result = work(*args)
+            except Crash:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it is to see it
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        self._world.current.process.spawn(run)
+        return outcome
 
 
 class Lock:

@@ -515,6 +515,10 @@ class Tick:
         """Tell the source of a commit; failing at that is told, not raised, and done again by a later tick."""
         if self.lease.is_held and self.lease.lost.is_set():
             return  # the source knows no token: an operator may have rewound what nobody held
+        if self._ahead is not None and not self._ahead.is_here:
+            if not self._needs.acknowledges:
+                return  # nothing is let go of, and who reads ahead is asked for nothing else meanwhile
+            self._ahead.wait()
         try:
             self._stage(Stage.ACKNOWLEDGE, lambda: self._opened().acknowledge(checkpoint.position), batch_id)
         except SourceInUseError:

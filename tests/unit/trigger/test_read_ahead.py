@@ -17,7 +17,7 @@ from azure_functions_db.trigger import tick
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import ChangeNormalizer
 from azure_functions_db.trigger.pace import Pace, Page, PageAhead
-from tests.unit.trigger.poller import Collected, ListSource, poller, position, run
+from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,9 +35,10 @@ class Book:
     pk_columns = ("id",)
     source_descriptor = SourceDescriptor("numbers", "book", "sha256:numbers")
 
-    def __init__(self, count: int, *, reads_ahead: bool = True) -> None:
+    def __init__(self, count: int, *, reads_ahead: bool = True, acknowledges: bool = False) -> None:
         self.count = count
         self.reads_ahead = reads_ahead
+        self.acknowledges = acknowledges
         self.pages: list[tuple[int, bool]] = []
         self.turned = threading.Semaphore(0)
         self.failures: dict[int, list[Exception]] = {}
@@ -45,6 +46,7 @@ class Book:
         self.held.set()
         self.reading = 0
         self.closed_while_reading: bool | None = None
+        self.acknowledged: list[tuple[int, bool]] = []
         self._owner = threading.get_ident()
 
     def validate(self) -> None: ...
@@ -55,10 +57,11 @@ class Book:
     def close(self) -> None:
         self.closed_while_reading = self.reading > 0
 
-    def acknowledge(self, checkpoint: CheckpointJson) -> None: ...
+    def acknowledge(self, checkpoint: CheckpointJson) -> None:
+        self.acknowledged.append((checkpoint["cursor"], self.reading > 0))
 
     def capability(self) -> AdapterCapability:
-        return AdapterCapability()
+        return AdapterCapability(acknowledges=self.acknowledges)
 
     def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
         self.reading += 1
@@ -234,6 +237,29 @@ def test_a_source_is_closed_only_when_its_reader_has_come_to_rest() -> None:
     with pytest.raises(HandlerError):
         run(poller(book, batch_size=10, max_batches_per_tick=10), after_pages(book, [2], fail))
     assert book.closed_while_reading is False
+
+
+@pytest.mark.parametrize(
+    ("acknowledges", "told"), [(True, [(10, False), (20, False), (30, False)]), (False, [(30, False)])]
+)
+def test_a_reader_is_told_of_a_commit_only_when_it_has_come_to_rest(
+    acknowledges: bool, told: list[tuple[int, bool]]
+) -> None:
+    """Who lets go of nothing is not kept waiting for: the next commit is told as well."""
+    book, seen = Book(30, acknowledges=acknowledges), Collected()
+    book.held.clear()
+
+    class Letting(MemoryStateStore):
+        """Lets the page that is read ahead come only after the commit."""
+
+        def commit_checkpoint(self, *args: Any) -> None:
+            super().commit_checkpoint(*args)
+            threading.Timer(0.02, book.held.set).start()
+
+    handler = after_pages(book, [2, 3, 3], lambda _count, events: seen(events))
+    run(poller(book, PlainStore(Letting()), batch_size=10, max_batches_per_tick=10), handler)
+    assert seen.ids == list(range(30))
+    assert book.acknowledged == told
 
 
 def test_a_cancelled_tick_waits_for_the_reader_and_commits_nothing() -> None:
