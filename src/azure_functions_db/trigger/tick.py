@@ -139,7 +139,6 @@ class Tick:
         except BaseException as error:
             self._complete(TickResult.CANCELLED if isinstance(error, TickCancelled) else TickResult.FAILED, error)
             raise
-        self._failures = 0
         self._complete(self._result)
         return self._handled_count
 
@@ -248,7 +247,7 @@ class Tick:
     def _is_quiet(self, checkpoint: Checkpoint) -> bool:
         """Tell whether nothing is to be read, so that a tick with nothing to do takes no lease and writes nothing."""
         source, position = self._source, checkpoint.position
-        if not isinstance(source, TellsQuiet) or self._settings.carried is not None:
+        if not isinstance(source, TellsQuiet):
             return False
         nothing = self._stage(Stage.FETCH, lambda: source.quiet(position))
         if nothing is None:
@@ -379,12 +378,11 @@ class Tick:
 
     def _fetch(self, checkpoint: Checkpoint) -> Batch | FetchResult:
         """Return the batch behind a checkpoint; where nothing has changed, what the source says instead."""
-        if self.lease.is_held:
-            self.lease.check()
+        self.lease.check()
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop
-        page = self._due(checkpoint.position, search, spent)
+        page = self._due(checkpoint.position, spent)
         result, early = page or Page(self._read(checkpoint.position, limit, search, spent))
         for fact in result.facts if result.records or not self._has_rested else ():
             self._say(SourceReported, fact=fact)
@@ -410,15 +408,14 @@ class Tick:
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result, early), batch.id)
         return batch
 
-    def _due(self, position: Position, search: Search | None, spent: dict[Stage, float]) -> Page | None:
+    def _due(self, position: Position, spent: dict[Stage, float]) -> Page | None:
         """Return the page behind a position if it was read ahead; what was read for another one is thrown away."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
-        page = (
-            ahead.at(position) if ahead.is_here else self._stage(Stage.FETCH, lambda: ahead.at(position), spent=spent)
-        )
-        return page if search is None else None
+        if ahead.is_here:
+            return ahead.at(position)
+        return self._stage(Stage.FETCH, lambda: ahead.at(position), spent=spent)
 
     def _read_ahead(self, batch: Batch) -> None:
         """Have the next page read while the handler has this one, where either of them waits for others."""

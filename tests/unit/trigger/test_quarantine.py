@@ -106,7 +106,8 @@ def spoil(event: RowChange) -> None:
     row["renamed"] = row.pop("amount")
 
 
-def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: Any, sink: Sink) -> None:
+@pytest.mark.parametrize("attempts", [1, 2], ids=["once", "with a retry"])
+def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: Any, sink: Sink, attempts: int) -> None:
     source, handler = ListSource(12), Choosy(7)
     source.rows = [{**row, "amount": 1, "document": {"lines": [1]}} for row in source.rows]
 
@@ -117,8 +118,8 @@ def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: 
             spoil(event)
         handler(events)
 
-    policy = RetryPolicy(max_attempts=2)
-    trigger = poller(source, store, quarantine=sink, max_attempts=2, retry_policy=policy)
+    policy = RetryPolicy(max_attempts=attempts)
+    trigger = poller(source, store, quarantine=sink, max_attempts=attempts, retry_policy=policy)
     assert run(trigger, spoiling) == 11
     [row] = sink.rows.values()
     assert row.error == "cannot digest 7"

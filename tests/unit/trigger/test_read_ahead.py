@@ -9,15 +9,17 @@ import pytest
 
 from azure_functions_db.core import bridge
 from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, RowsFailed, SerializationError
+from azure_functions_db.core.signals import Stage, StageEnded
 from azure_functions_db.core.types import AdapterCapability, Change, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.state.sql import SqlStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger import pace as ahead_module
 from azure_functions_db.trigger import tick
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import ChangeNormalizer
 from azure_functions_db.trigger.pace import Pace, Page, PageAhead
-from tests.unit.trigger.poller import Collected, ListSource, poller, position, run
+from tests.unit.trigger.poller import Collected, ListSource, Recorder, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,6 +122,12 @@ def test_the_next_page_is_read_while_the_handler_has_this_one() -> None:
     assert position(store) == {"cursor": 35}
 
 
+def test_how_long_a_tick_waits_for_a_page_that_is_read_ahead_is_told_as_its_fetch() -> None:
+    recorder = Recorder()
+    drained(Book(20), observers=[recorder])
+    assert [signal.stage for signal in recorder.of(StageEnded)].count(Stage.FETCH) == 2
+
+
 def test_an_async_handler_has_its_next_page_read_as_well() -> None:
     book, ids = Book(20), list[int]()
     waits = after_pages(book, [2, 2], lambda _count, _events: None)
@@ -152,14 +160,19 @@ def test_no_more_than_one_page_is_read_ahead() -> None:
     [
         ({"read_ahead": False}, True),
         ({"commit": "row"}, True),
+        ({"transactional": True}, True),
         ({"max_batches_per_tick": 1}, True),
         ({}, False),
     ],
-    ids=["unwanted", "row by row", "the last batch of a tick", "a source that cannot"],
+    ids=["unwanted", "row by row", "in a transaction", "the last batch of a tick", "a source that cannot"],
 )
-def test_nothing_is_read_ahead_where_it_must_not_be(options: dict[str, Any], reads_ahead: bool) -> None:
+def test_nothing_is_read_ahead_where_it_must_not_be(
+    options: dict[str, Any], reads_ahead: bool, sqlite_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "is_read_at_once", True)  # what is to be read ahead is begun, whoever waits
+    store = SqlStateStore(url=sqlite_database) if "transactional" in options else MemoryStateStore()
     book, handler = Book(30, reads_ahead=reads_ahead), Collected()
-    trigger = poller(book, **({"batch_size": 10, "max_batches_per_tick": 10} | options))
+    trigger = poller(book, store, **({"batch_size": 10, "max_batches_per_tick": 10} | options))
     run(trigger, handler)
     assert handler.ids == list(range(len(handler.ids)))
     assert book.ahead == []
