@@ -509,7 +509,7 @@ class Tick:
 
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
         """Tell the source of a commit; failing at that is told, not raised, and done again by a later tick."""
-        if self.lease.is_held and self.lease.lost.is_set():
+        if self.lease.lost.is_set():
             return  # the source knows no token: an operator may have rewound what nobody held
         try:
             self._stage(Stage.ACKNOWLEDGE, lambda: self._opened().acknowledge(checkpoint.position), batch_id)
@@ -554,8 +554,7 @@ class Tick:
             self._call_for_all(batch)
             self._commit(batch)
             return
-        if batch.undecodable:
-            self._put_undecodable_aside(batch)  # a sink in the same database must not wait for the transaction
+        self._put_undecodable_aside(batch)  # a sink in the same database must not wait for the transaction
         try:
             with self._transaction(batch):
                 self._call_for_all(batch)
@@ -697,8 +696,7 @@ class Tick:
 
     def _write(self, batch: Batch) -> None:
         """Move the checkpoint behind the batch, in the write that proves the lease."""
-        if batch.undecodable:
-            self._put_undecodable_aside(batch)
+        self._put_undecodable_aside(batch)
         now = self._settings.now()
         batch.after = batch.after.written_at(now, self._sample(batch, now))
         batch.is_last = self._is_last(batch)
@@ -716,7 +714,7 @@ class Tick:
             fetch_ms=round(batch.spent.get(Stage.FETCH, 0.0)),
             handler_ms=round(batch.spent.get(Stage.HANDLER, 0.0)),
             commit_ms=round(self._pace.commit_ms),
-            lag_seconds=None if lag is None else max(0, round(lag)),
+            lag_seconds=None if lag is None else round(lag),
         )
 
     def _raise_unless_committed(self, batch: Batch, failure: PollerError) -> None:

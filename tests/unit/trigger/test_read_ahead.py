@@ -185,6 +185,28 @@ def test_nothing_is_read_ahead_where_nobody_waits(monkeypatch: pytest.MonkeyPatc
     assert book.ahead == []
 
 
+@pytest.mark.parametrize(("waits", "ahead"), [("source", [30, 40]), ("handler", [40])])
+def test_pages_are_read_ahead_once_the_source_or_the_handler_has_waited_three_times(
+    monkeypatch: pytest.MonkeyPatch, waits: str, ahead: list[int]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tick, "WORTHWHILE_SECONDS", 0.5)
+    monkeypatch.setattr(tick, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tick, "thread_time", lambda: 0.0)
+
+    class Waiting(Book):
+        def _page(self, first: int, limit: int) -> FetchResult:
+            now[0] += waits == "source"
+            return super()._page(first, limit)
+
+    def handler(_events: list[Any]) -> None:
+        now[0] += waits == "handler"
+
+    book = Waiting(50)
+    run(poller(book, batch_size=10, max_batches_per_tick=10), handler)
+    assert book.ahead == ahead
+
+
 def test_the_last_batch_of_a_tick_has_nothing_read_behind_it() -> None:
     book, handler = Book(50), Collected()
     run(poller(book, batch_size=10, max_batches_per_tick=3), handler)
@@ -247,6 +269,31 @@ def test_a_source_is_closed_only_when_its_reader_has_come_to_rest() -> None:
     with pytest.raises(HandlerError):
         run(poller(book, batch_size=10, max_batches_per_tick=10), after_pages(book, [2], fail))
     assert book.closed_while_reading is False
+
+
+def test_a_source_is_not_read_again_for_a_part_of_a_batch_before_its_reader_has_come_to_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once: list[int] = []
+
+    class OneAtATime(Book):
+        def _page(self, first: int, limit: int) -> FetchResult:
+            at_once.append(self.reading)
+            if self.reading > 1:
+                self.held.set()
+            return super()._page(first, limit)
+
+    book, wait = OneAtATime(30), PageAhead.wait
+
+    def rest(ahead: PageAhead) -> None:
+        book.held.set()
+        wait(ahead)
+
+    book.held.clear()
+    monkeypatch.setattr(PageAhead, "wait", rest)
+    trigger = poller(book, batch_size=10, max_batches_per_tick=10)
+    assert run(trigger, after_pages(book, [2], lambda _count, _events: HandledFirst(3))) == 3
+    assert at_once == [1, 1, 1]
 
 
 def test_a_cancelled_tick_waits_for_the_reader_and_commits_nothing() -> None:
@@ -439,6 +486,17 @@ def test_what_was_handled_is_committed_though_asking_for_more_fails() -> None:
         run(poller(Failing(5), store, batch_size=10, max_batches_per_tick=2), handler)
     assert handler.ids == list(range(5))
     assert position(store)["cursor"]["tiebreaker"] == {"id": 4}
+
+
+def test_a_source_that_cannot_tell_whether_more_follows_is_read_once_for_each_page() -> None:
+    class Unsure(Book):
+        def _page(self, first: int, limit: int) -> FetchResult:
+            page = super()._page(first, limit)
+            return FetchResult(page.records, page.next_checkpoint, more=None)
+
+    book = Unsure(30)
+    assert drained(book)[0] == list(range(30))
+    assert book.pages == [(0, False), (10, True), (20, True), (30, True)]
 
 
 def test_where_no_thread_can_be_had_the_page_is_read_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,18 @@ def test_unreachable_storage_is_told_as_such_by_the_librarys_own_stores(operatio
         run(trigger, Collected())
 
 
+def test_storage_that_goes_out_of_reach_under_the_lease_is_told_as_the_store_does() -> None:
+    error = StateStoreError("the storage cannot be reached", unreachable=True)
+
+    class Gone(PlainStore):
+        def load_checkpoint(self, poller_name: str) -> CheckpointJson:
+            raise error
+
+    with pytest.raises(StateStoreError) as caught:
+        run(poller(ListSource(3), Gone()), Collected())
+    assert caught.value is error
+
+
 def test_state_that_makes_no_sense_stops_the_tick() -> None:
     class Corrupt(MemoryStateStore):
         def look(self, *_: Any) -> Any:
