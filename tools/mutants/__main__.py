@@ -155,7 +155,7 @@ class Mutation:
         if result is None or self._options.again:
             return None
         if result.is_alive:
-            return result if self._options.trust else None
+            return result if self._options.trust or mutant.key in self._options.accepted else None
         item = self._items.get(result.test)
         if item is None or (result.test_content and self._contents[item.path] != result.test_content):
             return None
