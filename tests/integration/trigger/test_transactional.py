@@ -90,8 +90,9 @@ def test_writes_and_checkpoint_are_committed_together(ledger: Ledger) -> None:
 def test_a_failed_handler_leaves_no_write_behind(ledger: Ledger) -> None:
     ledger.bad = {2}
     trigger = ledger.poller(ListSource(3))
-    with pytest.raises(HandlerError):
+    with pytest.raises(HandlerError) as caught:
         run(trigger, ledger.handler)
+    assert isinstance(caught.value.__cause__, ValueError)
     assert ledger.ids == []
     ledger.bad = set()
     assert run(trigger, ledger.handler) == 3
@@ -161,6 +162,22 @@ def test_a_commit_whose_answer_was_lost_counts_once_it_is_found(file_ledger: Led
     trigger = file_ledger.poller(ListSource(3), store=store)
     assert run(trigger, file_ledger.handler) == 3
     assert run(trigger, file_ledger.handler) == 0
+    assert file_ledger.ids == [0, 1, 2]
+
+
+def test_a_transaction_that_could_not_be_committed_is_told_and_comes_again(file_ledger: Ledger) -> None:
+    class Down(SqlStateStore):
+        @contextmanager
+        def transaction(self) -> Iterator[Connection]:
+            with super().transaction() as connection:
+                yield connection
+                raise OSError("disk full")
+
+    store = Down(db_config=file_ledger.config, engine_provider=file_ledger.provider)
+    with pytest.raises(CommitError, match="disk full"):
+        run(file_ledger.poller(ListSource(3), store=store), file_ledger.handler)
+    assert file_ledger.ids == []
+    assert run(file_ledger.poller(ListSource(3)), file_ledger.handler) == 3
     assert file_ledger.ids == [0, 1, 2]
 
 
