@@ -12,6 +12,7 @@ from azure_functions_db.core.errors import (
     FingerprintMismatchError,
     HandlerError,
     LeaseAcquireError,
+    LeaseConflictError,
     LostLeaseError,
     SerializationError,
     StateStoreError,
@@ -121,6 +122,14 @@ def test_the_retry_policy_calls_the_handler_again_within_the_tick(store: Any) ->
     assert run(poller(ListSource(3), store, retry_policy=policy, sleep=pauses.append), fail_twice) == 3
     assert attempts == [1, 2, 3]
     assert pauses == [1, 3]
+
+
+def test_a_handler_that_meets_somebody_elses_lease_has_failed() -> None:
+    def handler(_events: list[RowChange]) -> None:
+        raise LeaseConflictError("the lease of another poller is held")
+
+    with pytest.raises(HandlerError, match="of another poller"):
+        run(poller(ListSource(3)), handler)
 
 
 def test_storage_that_fails_is_no_skip(store: Any) -> None:
