@@ -27,10 +27,11 @@ GUARDS_OF_A_LEASE = "is_free,is_released,acquired,renewed,committed,noted,releas
 DOCUMENT_TESTS = "tests/unit/test_state_document.py"
 UNMINDFUL = """
 from datetime import UTC, datetime
-from azure_functions_db.state.document import Document, is_abandoned, is_free
+from azure_functions_db.state.document import Document, broken, is_abandoned, is_free
 
 def test_nothing():
     is_free(Document("orders"), datetime.now(UTC))
+    broken(Document("orders"), datetime.now(UTC))
 """
 
 
@@ -96,13 +97,15 @@ def test_what_no_test_missed_is_told(tmp_path: Path) -> None:
     idle = tmp_path / "test_idle.py"
     idle.write_text(UNMINDFUL)
     document = str(HOME / "state" / "document.py")
-    code, results = tried(tmp_path, document, "--functions", "is_free,is_abandoned", "--tests", str(idle))
+    code, results = tried(tmp_path, document, "--functions", "is_free,is_abandoned,broken", "--tests", str(idle))
     assert code == 1
     verdicts = {key.partition(":")[0]: set[str]() for key in results}
     for key, verdict in results.items():
         verdicts[key.partition(":")[0]].add(verdict)
     assert "survived" in verdicts["is_free"]
     assert verdicts["is_abandoned"] == {"unreached"}
+    assert results["broken: if lease is None → if True"] == "survived"
+    assert results["broken: 1 → 2"] == "unreached", "no test comes as far as that line"
 
 
 def test_every_mutant_that_may_live_still_exists() -> None:

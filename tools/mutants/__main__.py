@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from tools.mutants.edits import Mutant, mutants_of, units_of
-from tools.mutants.reach import Reach, Reached, Recorder, Unit, content_of
+from tools.mutants.reach import ALL_LINES, Reach, Reached, Recorder, Unit, content_of, definitions_of
 from tools.mutants.trial import Originals, Tell, Unfit, Verdict, tried
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -64,8 +64,9 @@ class Mutation:
     def __init__(self, options: argparse.Namespace, mutants: Sequence[Mutant]) -> None:
         self._options = options
         self._mutants = mutants
-        self._reach = Reach(options.cache / "reach.json")
+        self._reach = Reach(options.cache / "reach.json", CHECKOUT)
         self._killers: defaultdict[Unit, list[str]] = defaultdict(list)
+        self._new_tests: set[str] = set()
         self._failed = False
         self.results: list[Result] = []
 
@@ -108,6 +109,7 @@ class Mutation:
     def _record(self) -> None:
         """Run the tests that are not known in a child, so that this process stays as it is: loaded and unused."""
         new = [item for item in self._items.values() if self._is_new(item)]
+        self._new_tests = {item.nodeid for item in new}
         if not new:
             return
         print(f"recording what {len(new)} tests reach …", flush=True)
@@ -120,7 +122,7 @@ class Mutation:
                 traceback.print_exc()
             os._exit(0)
         os.waitpid(pid, 0)
-        self._reach = Reach(self._options.cache / "reach.json")
+        self._reach = Reach(self._options.cache / "reach.json", CHECKOUT)
         lost = [item.nodeid for item in new if self._is_new(item)]
         if lost:
             raise pytest.UsageError(f"recording ended before {lost[0]}")
@@ -153,7 +155,7 @@ class Mutation:
         if result is None or self._options.again:
             return None
         if result.is_alive:
-            return result if self._options.trust else None
+            return result if self._options.trust or mutant.key in self._options.accepted else None
         item = self._items.get(result.test)
         if item is None or (result.test_content and self._contents[item.path] != result.test_content):
             return None
@@ -182,8 +184,8 @@ class Mutation:
         return result
 
     def _tests_for(self, mutant: Mutant) -> list[str]:
-        """Return who is asked: killers of its neighbours, then the rest as long as the time allows, file by file."""
-        reaching = list(dict.fromkeys(chain.from_iterable(self._by_unit.get(u, ()) for u in _touched(mutant))))
+        """Return who is asked: killers of its neighbours, new tests, then others as long as the time allows."""
+        reaching = list(dict.fromkeys(chain.from_iterable(self._reaching(*place) for place in _touched(mutant))))
         chosen, seconds = list[str](), 0.0
         for name in self._varied(reaching):
             if seconds + self._seconds(name) <= self._options.budget or len(chosen) < _FEWEST:
@@ -191,7 +193,11 @@ class Mutation:
                 seconds += self._seconds(name)
         known = set(reaching)
         first = [name for name in dict.fromkeys(reversed(self._killers[_unit_of(mutant)])) if name in known][:10]
+        first += [name for name in reaching if name in self._new_tests and name not in first][:50]
         return [*first, *sorted(set(chosen) - set(first), key=self._by_file(chosen))]
+
+    def _reaching(self, unit: Unit, lines: int) -> Iterator[str]:
+        return (name for name, run in self._by_unit.get(unit, {}).items() if run & lines)
 
     def _varied(self, names: Sequence[str]) -> list[str]:
         """Return cheap tests first, and few of one name: what one of them has not seen, its variants seldom see."""
@@ -242,13 +248,16 @@ def _unit_of(mutant: Mutant) -> Unit:
 _users: dict[str, list[Unit]] = {}
 
 
-def _touched(mutant: Mutant) -> list[Unit]:
-    """Return the function of a mutant, or all functions that name the constant."""
-    if any(unit == mutant.unit and not isinstance(node, ast.Assign) for unit, node in units_of(mutant.tree)):
-        return [_unit_of(mutant)]
-    if not _users:
-        _users.update(_users_of_names())
-    return _users.get(mutant.unit, [])
+def _touched(mutant: Mutant) -> list[tuple[Unit, int]]:
+    """Return the function of a mutant and the lines of its statement, or all functions that name the constant."""
+    if all(isinstance(node, ast.Assign) for unit, node in units_of(mutant.tree) if unit == mutant.unit):
+        if not _users:
+            _users.update(_users_of_names())
+        return [(unit, ALL_LINES) for unit in _users.get(mutant.unit, [])]
+    if isinstance(mutant.edit.holder, ast.arguments):
+        return [(_unit_of(mutant), ALL_LINES)]
+    first = definitions_of(mutant.path)[mutant.unit].first
+    return [(_unit_of(mutant), sum(1 << line - first for line in mutant.lines))]
 
 
 def _users_of_names() -> dict[str, list[Unit]]:

@@ -75,6 +75,12 @@ class Mutant:
         again = f" ({self.occurrence})" if self.occurrence > 1 else ""
         return f"{self.unit}: {self.edit.before} → {self.edit.after}{again}"
 
+    @property
+    def lines(self) -> range:
+        """Return the lines of the statement that is edited, without the block below it: who runs none sees nothing."""
+        around = (lines for node in ast.walk(self.tree) if self.edit.line in (lines := _own_lines(node)))
+        return max(around, key=lambda lines: lines.start)
+
 
 def mutants_of(path: Path) -> list[Mutant]:
     """Return all mutants of a module, in the order of its lines."""
@@ -89,6 +95,15 @@ def mutants_of(path: Path) -> list[Mutant]:
             content = sha256(f"{source}\0{edit.before}\0{edit.after}\0{occurrence}".encode()).hexdigest()
             found.append(Mutant(path, unit, edit, occurrence, tree, content))
     return found
+
+
+def _own_lines(node: ast.AST) -> range:
+    if not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+        return range(0)
+    first = node.pattern.lineno if isinstance(node, ast.match_case) else node.lineno
+    block: list[ast.stmt] = getattr(node, "body", [])
+    end = block[0].lineno if block else 1 + getattr(node, "end_lineno", first)
+    return range(first, max(first + 1, end))
 
 
 def units_of(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:

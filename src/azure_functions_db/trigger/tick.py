@@ -140,7 +140,6 @@ class Tick:
         except BaseException as error:
             self._complete(TickResult.CANCELLED if isinstance(error, TickCancelled) else TickResult.FAILED, error)
             raise
-        self._failures = 0
         self._complete(self._result)
         return self._handled_count
 
@@ -249,7 +248,7 @@ class Tick:
     def _is_quiet(self, checkpoint: Checkpoint) -> bool:
         """Tell whether nothing is to be read, so that a tick with nothing to do takes no lease and writes nothing."""
         source, position = self._source, checkpoint.position
-        if not isinstance(source, TellsQuiet) or self._settings.carried is not None:
+        if not isinstance(source, TellsQuiet):
             return False
         nothing = self._stage(Stage.FETCH, lambda: source.quiet(position))
         if nothing is None:
@@ -380,12 +379,11 @@ class Tick:
 
     def _fetch(self, checkpoint: Checkpoint) -> Batch | FetchResult:
         """Return the batch behind a checkpoint; where nothing has changed, what the source says instead."""
-        if self.lease.is_held:
-            self.lease.check()
+        self.lease.check()
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop
-        page = self._due(checkpoint.position, search, spent)
+        page = self._due(checkpoint.position, spent)
         result, early = page or Page(self._read(checkpoint.position, limit, search, spent))
         for fact in result.facts if result.records or not self._has_rested else ():
             self._say(SourceReported, fact=fact)
@@ -411,15 +409,14 @@ class Tick:
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result, early), batch.id)
         return batch
 
-    def _due(self, position: Position, search: Search | None, spent: dict[Stage, float]) -> Page | None:
+    def _due(self, position: Position, spent: dict[Stage, float]) -> Page | None:
         """Return the page behind a position if it was read ahead; what was read for another one is thrown away."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
-        page = (
-            ahead.at(position) if ahead.is_here else self._stage(Stage.FETCH, lambda: ahead.at(position), spent=spent)
-        )
-        return page if search is None else None
+        if ahead.is_here:
+            return ahead.at(position)
+        return self._stage(Stage.FETCH, lambda: ahead.at(position), spent=spent)
 
     def _read_ahead(self, batch: Batch) -> None:
         """Have the next page read while the handler has this one, where either of them waits for others."""
@@ -513,7 +510,7 @@ class Tick:
 
     def _acknowledge(self, checkpoint: Checkpoint, batch_id: str | None = None) -> None:
         """Tell the source of a commit; failing at that is told, not raised, and done again by a later tick."""
-        if self.lease.is_held and self.lease.lost.is_set():
+        if self.lease.lost.is_set():
             return  # the source knows no token: an operator may have rewound what nobody held
         if self._ahead is not None and not self._ahead.is_here:
             if not self._needs.acknowledges:
@@ -562,8 +559,7 @@ class Tick:
             self._call_for_all(batch)
             self._commit(batch)
             return
-        if batch.undecodable:
-            self._put_undecodable_aside(batch)  # a sink in the same database must not wait for the transaction
+        self._put_undecodable_aside(batch)  # a sink in the same database must not wait for the transaction
         try:
             with self._transaction(batch):
                 self._call_for_all(batch)
@@ -705,8 +701,7 @@ class Tick:
 
     def _write(self, batch: Batch) -> None:
         """Move the checkpoint behind the batch, in the write that proves the lease."""
-        if batch.undecodable:
-            self._put_undecodable_aside(batch)
+        self._put_undecodable_aside(batch)
         now = self._settings.now()
         batch.after = batch.after.written_at(now, self._sample(batch, now))
         batch.is_last = self._is_last(batch)
@@ -724,7 +719,7 @@ class Tick:
             fetch_ms=round(batch.spent.get(Stage.FETCH, 0.0)),
             handler_ms=round(batch.spent.get(Stage.HANDLER, 0.0)),
             commit_ms=round(self._pace.commit_ms),
-            lag_seconds=None if lag is None else max(0, round(lag)),
+            lag_seconds=None if lag is None else round(lag),
         )
 
     def _raise_unless_committed(self, batch: Batch, failure: PollerError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from azure_functions_db import (
     ConfigurationError,
     DbConfig,
     EngineProvider,
+    HandledFirst,
     HandlerError,
     LeaseConflictError,
     LostLeaseError,
@@ -32,6 +34,8 @@ from tests.unit.trigger.poller import ListSource, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection
 
     from azure_functions_db import PollContext, RowChange
 
@@ -86,8 +90,9 @@ def test_writes_and_checkpoint_are_committed_together(ledger: Ledger) -> None:
 def test_a_failed_handler_leaves_no_write_behind(ledger: Ledger) -> None:
     ledger.bad = {2}
     trigger = ledger.poller(ListSource(3))
-    with pytest.raises(HandlerError):
+    with pytest.raises(HandlerError) as caught:
         run(trigger, ledger.handler)
+    assert isinstance(caught.value.__cause__, ValueError)
     assert ledger.ids == []
     ledger.bad = set()
     assert run(trigger, ledger.handler) == 3
@@ -120,6 +125,17 @@ def test_changes_of_a_log_are_written_with_their_checkpoint_or_not_at_all(
     assert ledger.ids == [1, 2, 3]
 
 
+def test_nothing_is_read_inside_the_handlers_transaction(file_ledger: Ledger) -> None:
+    class Source(ListSource):
+        def fetch(self, cursor: Any, batch_size: int) -> Any:
+            inside.append(ambient_connection(file_ledger.engine))
+            return super().fetch(cursor, batch_size)
+
+    inside: list[Any] = []
+    assert run(file_ledger.poller(Source(5), batch_size=10, max_batches_per_tick=3), file_ledger.handler) == 5
+    assert inside == [None, None]
+
+
 def test_a_failed_commit_takes_the_writes_back(ledger: Ledger) -> None:
     class FailingLease(SqlLease):
         def commit(self, *_: Any, **_options: Any) -> bool:
@@ -132,6 +148,55 @@ def test_a_failed_commit_takes_the_writes_back(ledger: Ledger) -> None:
     with pytest.raises(CommitError):
         run(ledger.poller(ListSource(3), store=store), ledger.handler)
     assert ledger.ids == []
+
+
+def test_a_commit_whose_answer_was_lost_counts_once_it_is_found(file_ledger: Ledger) -> None:
+    class Unanswered(SqlStateStore):
+        @contextmanager
+        def transaction(self) -> Iterator[Connection]:
+            with super().transaction() as connection:
+                yield connection
+            raise OSError("no answer")
+
+    store = Unanswered(db_config=file_ledger.config, engine_provider=file_ledger.provider)
+    trigger = file_ledger.poller(ListSource(3), store=store)
+    assert run(trigger, file_ledger.handler) == 3
+    assert run(trigger, file_ledger.handler) == 0
+    assert file_ledger.ids == [0, 1, 2]
+
+
+def test_a_transaction_that_could_not_be_committed_is_told_and_comes_again(file_ledger: Ledger) -> None:
+    class Down(SqlStateStore):
+        @contextmanager
+        def transaction(self) -> Iterator[Connection]:
+            with super().transaction() as connection:
+                yield connection
+                raise OSError("disk full")
+
+    store = Down(db_config=file_ledger.config, engine_provider=file_ledger.provider)
+    with pytest.raises(CommitError, match="disk full"):
+        run(file_ledger.poller(ListSource(3), store=store), file_ledger.handler)
+    assert file_ledger.ids == []
+    assert run(file_ledger.poller(ListSource(3)), file_ledger.handler) == 3
+    assert file_ledger.ids == [0, 1, 2]
+
+
+def test_what_a_handler_got_through_is_written_exactly_once_however_little_it_becomes(file_ledger: Ledger) -> None:
+    """All was rolled back with the rest: the first rows are handed out again, alone."""
+    given: list[int] = []
+    through = iter([3, 2])
+
+    def handler(events: Sequence[RowChange]) -> HandledFirst | None:
+        given.append(len(events))
+        file_ledger.handler(events)
+        count = next(through, None)
+        return None if count is None else HandledFirst(count)
+
+    trigger = file_ledger.poller(ListSource(5))
+    assert run(trigger, handler) == 2
+    assert (given, file_ledger.ids) == ([5, 3, 2], [0, 1])
+    assert run(trigger, handler) == 3
+    assert file_ledger.ids == [0, 1, 2, 3, 4]
 
 
 def test_poison_rows_are_put_aside_and_the_others_written_exactly_once(ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.core.errors import DbError, FetchError, RowsFailed
+from azure_functions_db.core.errors import DbError, FetchError, RowsFailed, SourceConfigurationError
 from azure_functions_db.core.signals import PollerPaused, TickCompleted, TickResult
 from azure_functions_db.state.backend import DocumentName, Stored, Version
 from azure_functions_db.state.document import Document, encoded
@@ -127,11 +127,24 @@ class TestASourceThatFails:
             def source_descriptor(self) -> Any:  # type: ignore[override]
                 raise ValueError("the setting SHOP_URL is missing")
 
-        fails(poller(Nameless(5), store), Collected())
+        with pytest.raises(SourceConfigurationError) as caught:
+            run(poller(Nameless(5), store), Collected())
+        assert (caught.value.poller_name, caught.value.source) == ("orders", None)
         noted = failure(store)
         assert noted is not None
         assert "SHOP_URL" in noted.error
         assert run(poller(ListSource(5), store), Collected()) == 5, "the lease is free"
+
+    def test_after_a_batch_that_was_committed_is_not_that_batchs_failure(self, store: Any) -> None:
+        source = ListSource(6)
+
+        def spoil(_events: list[Any]) -> None:
+            source.failures = [FetchError("no such table")] * 9
+
+        fails(poller(source, store, batch_size=3, max_batches_per_tick=2), spoil)
+        noted = failure(store)
+        assert noted is not None
+        assert (noted.error, noted.batch) == ("no such table", None)
 
     def test_is_well_again_after_an_idle_tick(self, store: Any) -> None:
         source = ListSource(5)

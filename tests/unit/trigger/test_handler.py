@@ -25,8 +25,9 @@ from tests.unit.trigger.poller import Collected, ListSource, poller, run
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_what_a_handler_got_through_is_committed_and_the_rest_comes_again(count: int) -> None:
-    store, rest = MemoryStateStore(), Collected()
-    assert run(poller(ListSource(3), store), lambda _events: HandledFirst(count)) == count
+    store, rest, source = MemoryStateStore(), Collected(), ListSource(3)
+    assert run(poller(source, store), lambda _events: HandledFirst(count)) == count
+    assert source.fetches == 1, "a source that tells where each row ends is not read again"
     run(poller(ListSource(3), store), rest)
     assert rest.ids == [0, 1, 2][count:]
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from azure_functions_db.core.errors import ConfigurationError, HandlerError, LostLeaseError
-from azure_functions_db.core.signals import FetchedNothing, LeaseSkipped, SourceReported, TickCompleted, TickResult
+from azure_functions_db.core.signals import (
+    BatchCommitted,
+    FetchedNothing,
+    LeaseSkipped,
+    SourceReported,
+    TickCompleted,
+    TickResult,
+)
 from azure_functions_db.core.types import AdapterCapability, FetchResult, Horizon, SourceDescriptor
 from azure_functions_db.sources.hashdiff.source import HashDiffSource
 from azure_functions_db.state.memory import MemoryBackend, MemoryStateStore
@@ -456,6 +463,7 @@ class TestLooking:
         assert minute.run() == 1
         assert minute.delivered_at[0] < 1.4
         assert minute.pauses[2:5] == [0.02, 0.04, 0.08]
+        assert [signal.lag_rows for signal in minute.recorder.of(BatchCommitted)] == [0], "nothing waits behind it"
         assert source.waits == 1, "whoever looks again waits for nobody but in the first fetch"
 
     def test_tells_no_fact_twice(self) -> None:
@@ -476,6 +484,12 @@ class TestLooking:
         assert readers == [None], "others may look at it"
         assert log.opened <= 4
         assert log.asked > 30
+
+    def test_goes_on_with_the_reader_of_a_source_that_keeps_nobody_waiting(self) -> None:
+        source = Remembering()
+        minute = Minute(source)
+        minute.run()
+        assert (source.opened, len(source.asked_at) > 30) == (1, True)
 
 
 class TestOptions:
@@ -499,6 +513,7 @@ class Remembering:
         self.place: int | None = 1
         self.asked_at: list[Any] = []
         self.acknowledged: list[Any] = []
+        self.opened = 0
         self._acknowledges = acknowledges
 
     def move(self) -> None:
@@ -506,7 +521,8 @@ class Remembering:
 
     def validate(self) -> None: ...
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        self.opened += 1
 
     def close(self) -> None: ...
 

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, PositionLostError, SourceInUseError
-from azure_functions_db.core.signals import LeaseSkipped, PollerPaused, SourceReported, TickCompleted, TickResult
+from azure_functions_db.core.errors import (
+    FetchError,
+    HandlerError,
+    LeaseAcquireError,
+    LostLeaseError,
+    PositionLostError,
+    SourceInUseError,
+)
+from azure_functions_db.core.signals import (
+    BatchCommitted,
+    LeaseSkipped,
+    PollerPaused,
+    SourceReported,
+    Stage,
+    StageEnded,
+    StageStarted,
+    TickCompleted,
+    TickResult,
+)
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
-from azure_functions_db.trigger.batch import Checkpoint
+from azure_functions_db.testing.memory import FakeClock
+from azure_functions_db.trigger.batch import HOURS, Checkpoint, samples
 from azure_functions_db.trigger.lease import TickCancelled
 from azure_functions_db.trigger.retry import RetryPolicy
-from tests.unit.trigger.poller import Collected, ListSource, Recorder, poller, position, run
+from tests.unit.trigger.poller import Collected, FullSource, ListSource, PlainStore, Recorder, poller, position, run
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import CheckpointJson
@@ -103,13 +123,16 @@ class TestASourceWithOneReader:
         assert run(poller(source, store, observers=[recorder]), Collected()) == 0
         assert source.calls == []
         assert [signal.result for signal in recorder.of(TickCompleted)] == [TickResult.SKIPPED]
+        begun, ended = ([signal.stage for signal in recorder.of(kind)] for kind in (StageStarted, StageEnded))
+        assert begun == ended, "to find it held is no failure"
 
     def test_that_is_quiet_is_not_opened_and_takes_no_lease(self, store: MemoryStateStore) -> None:
-        source = QuietLog(store, needs_lease=True)
+        source, recorder = QuietLog(store, needs_lease=True), Recorder()
         commit(store, {"cursor": 1})
-        assert run(poller(source, store), Collected()) == 0
+        assert run(poller(source, store, observers=[recorder]), Collected()) == 0
         assert source.calls == [("quiet", 1)]
         assert not any(source.held)
+        assert [signal.stage for signal in recorder.of(StageEnded)].count(Stage.FETCH) == 1
         source.is_quiet = False
         assert run(poller(source, store), Collected()) == 2
         assert source.names()[:4] == ["quiet", "quiet", "open", "fetch"]
@@ -177,7 +200,9 @@ class TestAPositionTakenOverFromOthers:
     def test_is_committed_before_anything_is_read(self, store: MemoryStateStore) -> None:
         source = Log(store)
         carried = poller(source, store, carried=lambda loaded: None if loaded.position else {"cursor": 2})
-        assert run(carried, Collected()) == 1
+        seen: list[Any] = []
+        assert run(carried, lambda _events: seen.append(position(store))) == 1
+        assert seen == [{"cursor": 2}], "after a crash it is not looked for again"
         assert source.calls[1] == ("fetch", 2)
         assert source.held[1], "what was taken over is under the lease"
         assert run(carried, Collected()) == 0
@@ -187,9 +212,10 @@ class TestAPositionTakenOverFromOthers:
             MemoryStateStore(shared_with=store).acquire_lease("orders", 60)
             return {"cursor": 2}
 
-        source = Log(store)
-        assert run(poller(source, store, carried=late), Collected()) == 0
+        source, recorder = Log(store), Recorder()
+        assert run(poller(source, store, carried=late, observers=[recorder]), Collected()) == 0
         assert (source.names(), position(store)) == ([], {})
+        assert [signal.result for signal in recorder.of(TickCompleted)] == [TickResult.SKIPPED]
 
     def test_is_looked_for_before_a_quiet_source_is_believed(self, store: MemoryStateStore) -> None:
         source = QuietLog(store, needs_lease=True)
@@ -231,6 +257,48 @@ class TestATickThatDoesNotGoWell:
         run(trigger, Collected())
         told = [(signal.result, signal.consecutive_failures) for signal in recorder.of(TickCompleted)]
         assert told == [(TickResult.FAILED, 1), (TickResult.FAILED, 2), (TickResult.HANDLED, 0)]
+
+    def test_tells_what_its_source_has_met(self, store: MemoryStateStore) -> None:
+        source, met = Log(store), OSError("disk full")
+        failure = FetchError("no page", source="a part of it")
+        failure.__cause__ = met
+        source.failures["fetch"] = [failure]
+        with pytest.raises(FetchError) as caught:
+            run(poller(source, store), Collected())
+        assert caught.value.__cause__ is met
+        assert (caught.value.source, caught.value.poller_name) == ("a part of it", "orders")
+
+    def test_has_failed_once_where_the_state_cannot_even_be_read(self) -> None:
+        store, recorder = FaultyStateStore(), Recorder()
+        store.faults.plan("read", *[Fault.UNREACHABLE] * 9)
+        with pytest.raises(LeaseAcquireError):
+            run(poller(ListSource(3), store, observers=[recorder]), Collected())
+        assert [signal.consecutive_failures for signal in recorder.of(TickCompleted)] == [1]
+
+    def test_reads_no_more_once_its_lease_has_run_out_in_a_pause(self, store: MemoryStateStore) -> None:
+        clock = [0.0]
+
+        def oversleep(_seconds: float) -> None:
+            clock[0] += 1000
+
+        source = Log(store, needs_lease=True)
+        source.failures["fetch"] = [ConnectionError("gone")]
+        with pytest.raises(LostLeaseError):
+            run(poller(source, store, monotonic=lambda: clock[0], sleep=oversleep), Collected())
+        assert source.names().count("fetch") == 1
+
+    def test_reads_no_more_once_its_lease_has_run_out_between_two_batches(self, store: MemoryStateStore) -> None:
+        clock = [0.0]
+
+        class Late(Log):
+            def acknowledge(self, checkpoint: CheckpointJson) -> None:
+                clock[0] += 1000
+
+        source = Late(store)
+        trigger = poller(source, store, batch_size=1, max_batches_per_tick=2, monotonic=lambda: clock[0])
+        with pytest.raises(LostLeaseError):
+            run(trigger, Collected())
+        assert (source.names().count("fetch"), position(store)) == (1, {"cursor": 1})
 
     def test_was_not_tried_where_it_was_cancelled_or_paused(self, store: MemoryStateStore) -> None:
         recorder = Recorder()
@@ -292,6 +360,83 @@ class TestRowsThatAHandlerChanges:
 
         assert run(poller(ListSource(2), store, **options), spoil) == 2
         assert seen[0] == seen[1]
+
+
+class TestATick:
+    def test_of_a_share_hands_out_the_events_of_the_whole(self, store: MemoryStateStore) -> None:
+        """Another number of partitions does not change their ids."""
+        share, whole, handler = Log(store), Log(store), Collected()
+        share.source_descriptor = replace(
+            Log.source_descriptor, fingerprint="sha256:share", whole=Log.source_descriptor
+        )
+        run(poller(share), handler)
+        run(poller(whole), handler)
+        one, other = handler.batches
+        assert [event.event_id for event in one] == [event.event_id for event in other]
+
+    def test_has_an_id_of_its_own_unless_the_host_gives_one(self, store: MemoryStateStore) -> None:
+        recorder = Recorder()
+        trigger = poller(Log(store), store, observers=[recorder])
+        run(trigger, Collected())
+        run(trigger, Collected())
+        trigger.run(timer=None, handler=Collected(), invocation_id="host-7")
+        first, second, third = (signal.invocation_id for signal in recorder.of(TickCompleted))
+        assert first
+        assert second not in {None, "", first}
+        assert third == "host-7"
+
+    def test_notes_how_long_the_last_commit_took_that_of_an_earlier_tick_among_them(self) -> None:
+        clock = FakeClock()
+
+        class Slow(PlainStore):
+            def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
+                clock.advance(2)
+                super().commit_checkpoint(poller_name, checkpoint, lease_id)
+
+        store, source = Slow(), ListSource(2)
+        trigger = poller(source, store, batch_size=1, now=clock, monotonic=clock.monotonic)
+        run(trigger, Collected())
+        run(trigger, Collected())
+        [(_, sample)] = samples(Checkpoint.of(store.load_checkpoint("orders")).history, HOURS)
+        assert (sample.batches, sample.commit_ms) == (2, 2000)
+
+    @pytest.mark.parametrize(("age", "noted"), [(90, 90), (-5, 0)], ids=["late", "from a clock that is ahead"])
+    def test_notes_how_old_its_last_row_is(self, store: MemoryStateStore, age: int, noted: int) -> None:
+        clock, recorder = FakeClock(), Recorder()
+
+        class Stamped(FullSource):
+            cursor_column, pk_columns = "at", ("id",)
+            source_descriptor = SourceDescriptor("stamped", "fake", "sha256:stamped")
+
+            def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+                row = {"id": 1, "at": clock.now - dt.timedelta(seconds=age)}
+                return FetchResult([] if checkpoint else [row], {"cursor": 1}, more=False)
+
+            def count_changes(self, _checkpoint: CheckpointJson, most: int) -> int:
+                return most
+
+        run(poller(Stamped(), store, now=clock, observers=[recorder]), Collected())
+        [(_, sample)] = samples(Checkpoint.of(store.load_checkpoint("orders")).history, HOURS)
+        assert sample.lag_seconds == noted
+        [batch] = recorder.of(BatchCommitted)
+        assert (batch.lag_seconds, batch.lag_rows) == (noted, None), "rows are counted where no time tells"
+
+    def test_commits_before_it_reads_on_where_its_source_says_that_more_follows(self, store: MemoryStateStore) -> None:
+        class Noting(Log):
+            def fetch_changes(self, checkpoint: CheckpointJson, limit: int) -> FetchResult:
+                committed.append(position(store))
+                return super().fetch_changes(checkpoint, limit)
+
+        committed: list[Any] = []
+        run(poller(Noting(store, 2), store, batch_size=1, max_batches_per_tick=3), Collected())
+        assert committed == [{}, {"cursor": 1}]
+
+    def test_that_took_no_lease_tells_of_none_that_it_gives_back(self, store: MemoryStateStore) -> None:
+        recorder = Recorder()
+        run(poller(ListSource(), store, observers=[recorder]), Collected())
+        store_is_idle = [signal.stage for signal in recorder.of(StageEnded)]
+        assert Stage.FETCH in store_is_idle
+        assert Stage.RELEASE not in store_is_idle
 
 
 def test_a_fact_is_told_once_for_each_page(store: MemoryStateStore) -> None:

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from azure_functions_db.core.errors import CommitError, HandlerError, LostLeaseError, RowsFailed, SerializationError
-from azure_functions_db.core.signals import RowQuarantined
+from azure_functions_db.core.signals import RowQuarantined, TickCompleted
 from azure_functions_db.core.types import FetchResult, HandledFirst, QuarantinedRow, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.batch import Checkpoint, Search
@@ -106,7 +106,8 @@ def spoil(event: RowChange) -> None:
     row["renamed"] = row.pop("amount")
 
 
-def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: Any, sink: Sink) -> None:
+@pytest.mark.parametrize("attempts", [1, 2], ids=["once", "with a retry"])
+def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: Any, sink: Sink, attempts: int) -> None:
     source, handler = ListSource(12), Choosy(7)
     source.rows = [{**row, "amount": 1, "document": {"lines": [1]}} for row in source.rows]
 
@@ -117,8 +118,8 @@ def test_a_handler_that_changes_its_rows_does_not_spoil_the_next_attempt(store: 
             spoil(event)
         handler(events)
 
-    policy = RetryPolicy(max_attempts=2)
-    trigger = poller(source, store, quarantine=sink, max_attempts=2, retry_policy=policy)
+    policy = RetryPolicy(max_attempts=attempts)
+    trigger = poller(source, store, quarantine=sink, max_attempts=attempts, retry_policy=policy)
     assert run(trigger, spoiling) == 11
     [row] = sink.rows.values()
     assert row.error == "cannot digest 7"
@@ -341,6 +342,19 @@ def test_a_search_and_its_pauses_respect_the_time_budget(store: Any, sink: Sink)
     assert max(ticks) <= 25
     assert [row.event["pk"]["id"] for row in sink.rows.values()] == [17]
     assert set(handler.ids) == {*range(40)} - {17}
+
+
+def test_a_tick_that_ends_in_the_middle_of_a_search_has_handled_a_batch(store: Any, sink: Sink) -> None:
+    clock, handler, recorder = [0.0], Choosy(33), Recorder()
+
+    def slow(events: Sequence[RowChange]) -> None:
+        clock[0] += 10
+        handler(events)
+
+    options: dict[str, Any] = {"quarantine": sink, "max_attempts": 1, "time_budget_seconds": 25}
+    run(poller(ListSource(40), store, monotonic=lambda: clock[0], observers=[recorder], **options), slow)
+    [tick] = recorder.of(TickCompleted)
+    assert (tick.handled_count, tick.batches) == (20, 1)
 
 
 def test_a_handler_that_names_every_row_is_believed(store: Any, sink: Sink) -> None:

@@ -9,15 +9,17 @@ import pytest
 
 from azure_functions_db.core import bridge
 from azure_functions_db.core.errors import FetchError, HandlerError, LostLeaseError, RowsFailed, SerializationError
+from azure_functions_db.core.signals import Stage, StageEnded
 from azure_functions_db.core.types import AdapterCapability, Change, FetchResult, HandledFirst, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
+from azure_functions_db.state.sql import SqlStateStore
 from azure_functions_db.testing.memory import MemoryQuarantine
 from azure_functions_db.trigger import pace as ahead_module
 from azure_functions_db.trigger import tick
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import ChangeNormalizer
 from azure_functions_db.trigger.pace import Pace, Page, PageAhead
-from tests.unit.trigger.poller import Collected, ListSource, PlainStore, poller, position, run
+from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +125,12 @@ def test_the_next_page_is_read_while_the_handler_has_this_one() -> None:
     assert position(store) == {"cursor": 35}
 
 
+def test_how_long_a_tick_waits_for_a_page_that_is_read_ahead_is_told_as_its_fetch() -> None:
+    recorder = Recorder()
+    drained(Book(20), observers=[recorder])
+    assert [signal.stage for signal in recorder.of(StageEnded)].count(Stage.FETCH) == 2
+
+
 def test_an_async_handler_has_its_next_page_read_as_well() -> None:
     book, ids = Book(20), list[int]()
     waits = after_pages(book, [2, 2], lambda _count, _events: None)
@@ -155,14 +163,19 @@ def test_no_more_than_one_page_is_read_ahead() -> None:
     [
         ({"read_ahead": False}, True),
         ({"commit": "row"}, True),
+        ({"transactional": True}, True),
         ({"max_batches_per_tick": 1}, True),
         ({}, False),
     ],
-    ids=["unwanted", "row by row", "the last batch of a tick", "a source that cannot"],
+    ids=["unwanted", "row by row", "in a transaction", "the last batch of a tick", "a source that cannot"],
 )
-def test_nothing_is_read_ahead_where_it_must_not_be(options: dict[str, Any], reads_ahead: bool) -> None:
+def test_nothing_is_read_ahead_where_it_must_not_be(
+    options: dict[str, Any], reads_ahead: bool, sqlite_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "is_read_at_once", True)  # what is to be read ahead is begun, whoever waits
+    store = SqlStateStore(url=sqlite_database) if "transactional" in options else MemoryStateStore()
     book, handler = Book(30, reads_ahead=reads_ahead), Collected()
-    trigger = poller(book, **({"batch_size": 10, "max_batches_per_tick": 10} | options))
+    trigger = poller(book, store, **({"batch_size": 10, "max_batches_per_tick": 10} | options))
     run(trigger, handler)
     assert handler.ids == list(range(len(handler.ids)))
     assert book.ahead == []
@@ -173,6 +186,28 @@ def test_nothing_is_read_ahead_where_nobody_waits(monkeypatch: pytest.MonkeyPatc
     book = Book(30)
     assert drained(book)[0] == list(range(30))
     assert book.ahead == []
+
+
+@pytest.mark.parametrize(("waits", "ahead"), [("source", [30, 40]), ("handler", [40])])
+def test_pages_are_read_ahead_once_the_source_or_the_handler_has_waited_three_times(
+    monkeypatch: pytest.MonkeyPatch, waits: str, ahead: list[int]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tick, "WORTHWHILE_SECONDS", 0.5)
+    monkeypatch.setattr(tick, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tick, "thread_time", lambda: 0.0)
+
+    class Waiting(Book):
+        def _page(self, first: int, limit: int) -> FetchResult:
+            now[0] += waits == "source"
+            return super()._page(first, limit)
+
+    def handler(_events: list[Any]) -> None:
+        now[0] += waits == "handler"
+
+    book = Waiting(50)
+    run(poller(book, batch_size=10, max_batches_per_tick=10), handler)
+    assert book.ahead == ahead
 
 
 def test_the_last_batch_of_a_tick_has_nothing_read_behind_it() -> None:
@@ -260,6 +295,31 @@ def test_a_reader_is_told_of_a_commit_only_when_it_has_come_to_rest(
     run(poller(book, PlainStore(Letting()), batch_size=10, max_batches_per_tick=10), handler)
     assert seen.ids == list(range(30))
     assert book.acknowledged == told
+
+
+def test_a_source_is_not_read_again_for_a_part_of_a_batch_before_its_reader_has_come_to_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once: list[int] = []
+
+    class OneAtATime(Book):
+        def _page(self, first: int, limit: int) -> FetchResult:
+            at_once.append(self.reading)
+            if self.reading > 1:
+                self.held.set()
+            return super()._page(first, limit)
+
+    book, wait = OneAtATime(30), PageAhead.wait
+
+    def rest(ahead: PageAhead) -> None:
+        book.held.set()
+        wait(ahead)
+
+    book.held.clear()
+    monkeypatch.setattr(PageAhead, "wait", rest)
+    trigger = poller(book, batch_size=10, max_batches_per_tick=10)
+    assert run(trigger, after_pages(book, [2], lambda _count, _events: HandledFirst(3))) == 3
+    assert at_once == [1, 1, 1]
 
 
 def test_a_cancelled_tick_waits_for_the_reader_and_commits_nothing() -> None:
@@ -452,6 +512,17 @@ def test_what_was_handled_is_committed_though_asking_for_more_fails() -> None:
         run(poller(Failing(5), store, batch_size=10, max_batches_per_tick=2), handler)
     assert handler.ids == list(range(5))
     assert position(store)["cursor"]["tiebreaker"] == {"id": 4}
+
+
+def test_a_source_that_cannot_tell_whether_more_follows_is_read_once_for_each_page() -> None:
+    class Unsure(Book):
+        def _page(self, first: int, limit: int) -> FetchResult:
+            page = super()._page(first, limit)
+            return FetchResult(page.records, page.next_checkpoint, more=None)
+
+    book = Unsure(30)
+    assert drained(book)[0] == list(range(30))
+    assert book.pages == [(0, False), (10, True), (20, True), (30, True)]
 
 
 def test_where_no_thread_can_be_had_the_page_is_read_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,24 @@ from azure_functions_db.core.errors import (
     FingerprintMismatchError,
     HandlerError,
     LeaseAcquireError,
+    LeaseConflictError,
     LostLeaseError,
     SerializationError,
     StateStoreError,
 )
-from azure_functions_db.core.signals import BatchCommitted, LeaseSkipped, TickCompleted, TickResult
+from azure_functions_db.core.signals import (
+    BatchCommitted,
+    LeaseSkipped,
+    Stage,
+    StageEnded,
+    StageFailed,
+    TickCompleted,
+    TickResult,
+)
 from azure_functions_db.core.types import AdapterCapability, FetchResult, SourceDescriptor
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
+from azure_functions_db.testing.memory import FakeClock
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, position, run
 
@@ -114,6 +124,14 @@ def test_the_retry_policy_calls_the_handler_again_within_the_tick(store: Any) ->
     assert pauses == [1, 3]
 
 
+def test_a_handler_that_meets_somebody_elses_lease_has_failed() -> None:
+    def handler(_events: list[RowChange]) -> None:
+        raise LeaseConflictError("the lease of another poller is held")
+
+    with pytest.raises(HandlerError, match="of another poller"):
+        run(poller(ListSource(3)), handler)
+
+
 def test_storage_that_fails_is_no_skip(store: Any) -> None:
     class Down(PlainStore):
         def acquire_lease(self, poller_name: str, ttl_seconds: float) -> str:
@@ -131,6 +149,18 @@ def test_unreachable_storage_is_told_as_such_by_the_librarys_own_stores(operatio
     trigger = poller(ListSource(3), store)
     with pytest.raises(LeaseAcquireError, match="cannot be reached"):
         run(trigger, Collected())
+
+
+def test_storage_that_goes_out_of_reach_under_the_lease_is_told_as_the_store_does() -> None:
+    error = StateStoreError("the storage cannot be reached", unreachable=True)
+
+    class Gone(PlainStore):
+        def load_checkpoint(self, poller_name: str) -> CheckpointJson:
+            raise error
+
+    with pytest.raises(StateStoreError) as caught:
+        run(poller(ListSource(3), Gone()), Collected())
+    assert caught.value is error
 
 
 def test_state_that_makes_no_sense_stops_the_tick() -> None:
@@ -329,11 +359,58 @@ def test_the_context_tells_the_circumstances() -> None:
     assert not context.lease_lost.is_set()
 
 
+class Slow:
+    """A source, a handler and a store that take one, three and two seconds."""
+
+    def __init__(self) -> None:
+        self.clock = clock = FakeClock()
+        self.recorder = Recorder()
+
+        class Source(ListSource):
+            def fetch(self, cursor: Any, batch_size: int) -> Any:
+                clock.advance(1)
+                return super().fetch(cursor, batch_size)
+
+        class Store(PlainStore):
+            def commit_checkpoint(self, poller_name: str, checkpoint: Any, lease_id: str) -> None:
+                clock.advance(2)
+                super().commit_checkpoint(poller_name, checkpoint, lease_id)
+
+        self.source, self.store = Source(4), Store()
+
+    def run(self, **options: Any) -> int:
+        clocks: Any = {"now": self.clock, "monotonic": self.clock.monotonic, "observers": [self.recorder]}
+        return run(poller(self.source, self.store, **clocks, **options), lambda _events: self.clock.advance(3))
+
+
 def test_committed_batches_are_told_with_their_times() -> None:
-    recorder = Recorder()
-    run(poller(ListSource(3), observers=[recorder]), Collected())
-    [batch] = recorder.of(BatchCommitted)
-    assert (batch.fetched_count, batch.handled_count, batch.lag_seconds) == (3, 3, None)
+    slow = Slow()
+    assert slow.run(batch_size=2, max_batches_per_tick=2) == 4
+    for batch in slow.recorder.of(BatchCommitted):
+        assert (batch.fetched_count, batch.handled_count, batch.lag_seconds) == (2, 2, None)
+        assert round(batch.fetch_duration_ms) == 1000
+        assert round(batch.handler_duration_ms) == 3000
+        assert round(batch.commit_duration_ms) == 2000
+    [tick] = slow.recorder.of(TickCompleted)
+    assert (tick.fetched_count, tick.handled_count, tick.batches, round(tick.duration_ms)) == (4, 4, 2, 12_000)
+    durations = {signal.stage: round(signal.duration_ms) for signal in slow.recorder.of(StageEnded)}
+    assert (durations[Stage.FETCH], durations[Stage.HANDLER], durations[Stage.COMMIT]) == (1000, 3000, 2000)
+
+
+def test_a_batch_that_came_again_is_told_with_the_time_of_all_its_calls() -> None:
+    slow = Slow()
+    slow.source.failures = [ConnectionError("gone")]
+    slow.run()
+    [batch] = slow.recorder.of(BatchCommitted)
+    assert round(batch.fetch_duration_ms) == 2000
+    [failed] = slow.recorder.of(StageFailed)
+    assert (failed.stage, round(failed.duration_ms)) == (Stage.FETCH, 1000)
+
+
+def test_the_last_batch_gives_the_lease_back_in_its_commit_though_the_source_cannot_tell() -> None:
+    store = FaultyStateStore()
+    assert run(poller(ListSource(5), store, batch_size=10, max_batches_per_tick=2), Collected()) == 5
+    assert store.faults.calls["create"] + store.faults.calls["replace"] == 2, "one write takes it"
 
 
 @pytest.mark.parametrize(

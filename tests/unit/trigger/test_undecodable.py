@@ -129,6 +129,11 @@ def test_the_part_that_was_handled_takes_those_among_it_along(store: MemoryState
     assert (handled, sink.ids, position(store)) == ([0, 2, 3, 5], [1, 4], {"cursor": 6})
 
 
+def test_those_behind_the_part_that_was_handled_are_not_put_aside_yet(store: MemoryStateStore, sink: Sink) -> None:
+    assert run(poller(Numbers(6, 4), store, quarantine=sink), lambda _events: HandledFirst(2)) == 2
+    assert (sink.positions, position(store)) == ([], {"cursor": 2}), "the quarantine was not asked for anything"
+
+
 def chained(count: int) -> Exception | None:
     error: Exception | None = None
     for _ in range(count):
