@@ -255,13 +255,13 @@ def test_nothing_is_lost_and_nothing_grows_while_all_sources_are_polled(
         wait_for(lambda: all(reader.has_begun() for reader in readers), 60, "a poller does not begin")
         started(writers)
         samples = list(sampled(workers, [place.engine for place in places]))
+        print(report(readers, samples))  # noqa: T201 - the measure of a soak, whatever becomes of its end
         ended(writers, writing)
         with suppress(AssertionError):  # what is still missing then is told below
             wait_for(lambda: all(reader.has_caught_up() for reader in readers), 60, "a poller is behind")
     finally:
         writing.set()
         ended(readers, polling)
-    print(report(readers, samples))  # noqa: T201 - the measure of a soak
     assert [worker.failure for worker in workers if worker.failure] == []
     assert [fault for reader in readers if (fault := reader.faults())] == []
     assert SECONDS < JUDGED_SECONDS or leaks(samples) == []
