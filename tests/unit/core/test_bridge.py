@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -229,10 +231,27 @@ async def test_a_call_for_which_no_thread_can_be_started_fails_and_the_next_ones
     assert made == ["made"]
 
 
-async def test_a_call_that_comes_when_the_threads_are_about_to_rest_is_made() -> None:
-    threads = threads_of(DbConfig(connection_url="sqlite:///resting.db", pool_size=2, max_overflow=0))
-    for number in range(2000):
-        assert await asyncio.gather(*(threads.run(int, "7") for _ in range(number % 4 + 1))) == [7] * (number % 4 + 1)
+async def test_a_call_that_comes_when_the_only_thread_is_about_to_rest_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///resting.db", pool_size=1, max_overflow=0))
+    loop, brought, is_brought = asyncio.get_running_loop(), list[asyncio.Task[str]](), asyncio.Event()
+
+    async def bring() -> None:
+        brought.append(asyncio.create_task(threads.run(str, "late")))
+        await asyncio.sleep(0)  # it is handed over
+        is_brought.set()
+
+    class Waiting(deque[Any]):
+        def popleft(self) -> Any:
+            if not self and not brought:
+                asyncio.run_coroutine_threadsafe(bring(), loop).result(30)
+                raise IndexError
+            return super().popleft()
+
+    monkeypatch.setattr(threads, "_waiting", Waiting())
+    await threads.run(str, "first")
+    async with asyncio.timeout(30):
+        await is_brought.wait()
+        assert await brought[0] == "late"
 
 
 def test_calls_of_one_database_answer_each_loop_that_made_them() -> None:
