@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from azure_functions_db.core import bridge
 from azure_functions_db.core.bridge import PinnedThread, awaited_on, finished, in_thread, threads_of
 from azure_functions_db.core.config import DbConfig
 
@@ -170,6 +171,18 @@ async def test_calls_of_a_database_share_as_many_threads_as_its_pool_has_connect
     answers = await asyncio.gather(*(threads.run(call, number) for number in range(30)))
     assert [number for number, _ in answers] == list(range(30))
     assert len({name for _, name in answers}) == 3
+
+
+async def test_connections_beyond_those_that_are_kept_are_for_calls_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = DbConfig(connection_url="postgresql+psycopg://host/long", pool_size=1, max_overflow=2)
+    threads, all_three = threads_of(config), threading.Barrier(3)
+    await asyncio.gather(*(threads.run(all_three.wait, 30) for _ in range(3)))  # which three must wait for together
+    monkeypatch.setattr(bridge, "_STUCK_SECONDS", 3600)
+    threads = bridge.Threads(1, 3)
+    names = await asyncio.gather(*(threads.run(lambda: threading.current_thread().name) for _ in range(50)))
+    assert len(set(names)) == 1
 
 
 async def test_a_database_that_hangs_holds_up_no_other() -> None:
