@@ -212,11 +212,9 @@ def threads_of(config: DbConfig) -> Threads:
 
     There are as many as its pool opens connections: more would only wait for one.
     """
-    is_limited = config.pool_size > 0 and config.max_overflow >= 0
-    most = config.pool_size + config.max_overflow if is_limited else _WITHOUT_LIMIT
-    # To open a file takes no time.
-    is_kept = is_limited and not config.connection_url.startswith("sqlite")
-    return _threads_of(config.connection_url, config.pool_size if is_kept else most, most)
+    if config.pool_size > 0 and config.max_overflow >= 0:
+        return _threads_of(config.connection_url, config.pool_size, config.pool_size + config.max_overflow)
+    return _threads_of(config.connection_url, _WITHOUT_LIMIT, _WITHOUT_LIMIT)
 
 
 @cache
