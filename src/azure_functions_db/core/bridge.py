@@ -68,12 +68,17 @@ class Threads:
     A thread that is at work takes one call after the other as long as there are any: to wake another one for each
     costs more than the work of many a call. For the same reason the results go back to their loop together, as many
     as there are when it looks.
+
+    Those beyond the connections that a pool keeps work on ones that are opened for a call and closed after it, which
+    takes longer than most calls. They are put to work where the others have not come for a call for a while.
     """
 
-    def __init__(self, count: int) -> None:
-        self._executor = ThreadPoolExecutor(count, thread_name_prefix="azfdb-calls")
-        self._count = count
+    def __init__(self, kept: int, most: int) -> None:
+        self._executor = ThreadPoolExecutor(most, thread_name_prefix="azfdb-calls")
+        self._kept = kept
+        self._most = most
         self._at_work = 0
+        self._taken = 0
         self._lock = threading.Lock()
         self._waiting: deque[_Call] = deque()
         self._replies: WeakKeyDictionary[asyncio.AbstractEventLoop, _Replies] = WeakKeyDictionary()
@@ -85,17 +90,18 @@ class Threads:
         reply: asyncio.Future[T] = loop.create_future()
         self._waiting.append((replies, reply, contextvars.copy_context(), work, args, kwargs))
         try:
-            self._wake_one()
+            if not self._wake_one(self._kept):
+                self._relieve_later(loop, replies)
         except RuntimeError:  # no thread can be started, or Python is about to end
             reply.cancel()
             raise
         return await reply
 
-    def _wake_one(self) -> None:
-        """Put one more thread to work, unless all are: then one of them takes the call."""
+    def _wake_one(self, most: int) -> bool:
+        """Put one more thread to work, unless so many are: then one of them takes the call."""
         with self._lock:
-            if self._at_work >= self._count:
-                return
+            if self._at_work >= most:
+                return False
             self._at_work += 1
         try:
             self._executor.submit(self._work)
@@ -103,10 +109,26 @@ class Threads:
             with self._lock:
                 self._at_work -= 1
             raise
+        return True
+
+    def _relieve_later(self, loop: asyncio.AbstractEventLoop, replies: _Replies) -> None:
+        if self._kept < self._most and not replies.is_watched:
+            replies.is_watched = True
+            loop.call_later(_STUCK_SECONDS, self._relieve, loop, replies, self._taken)
+
+    def _relieve(self, loop: asyncio.AbstractEventLoop, replies: _Replies, taken: int) -> None:
+        """Put the other threads to work, too, if those at work have taken no call since then."""
+        replies.is_watched = False
+        if self._taken == taken:
+            with suppress(RuntimeError):  # those at work go on
+                any(not self._wake_one(self._most) for _ in range(len(self._waiting)))
+        if self._waiting:
+            self._relieve_later(loop, replies)
 
     def _work(self) -> None:
         """On a thread: make the calls that wait, except those that nobody waits for any more."""
         while (call := self._next()) is not None:
+            self._taken += 1  # of two at once one may be lost: it is a sign of life
             replies, reply, context, work, args, kwargs = call
             if reply.cancelled():
                 continue
@@ -131,6 +153,9 @@ class Threads:
 
 class _Replies:
     """Results on their way to a loop, which is woken once for all that have come."""
+
+    is_watched = False
+    """Whether this loop is going to see whether the threads still take calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -178,6 +203,8 @@ _Call = tuple[
 
 # The threads of a pool that sets no limit.
 _WITHOUT_LIMIT = 20
+# A few times what it takes to open a connection.
+_STUCK_SECONDS = 0.02
 
 
 def threads_of(config: DbConfig) -> Threads:
@@ -185,13 +212,14 @@ def threads_of(config: DbConfig) -> Threads:
 
     There are as many as its pool opens connections: more would only wait for one.
     """
-    is_limited = config.pool_size > 0 and config.max_overflow >= 0
-    return _threads_of(config.connection_url, config.pool_size + config.max_overflow if is_limited else _WITHOUT_LIMIT)
+    if config.pool_size > 0 and config.max_overflow >= 0:
+        return _threads_of(config.connection_url, config.pool_size, config.pool_size + config.max_overflow)
+    return _threads_of(config.connection_url, _WITHOUT_LIMIT, _WITHOUT_LIMIT)
 
 
 @cache
-def _threads_of(_place: str, count: int) -> Threads:
-    return Threads(count)
+def _threads_of(_place: str, kept: int, most: int) -> Threads:
+    return Threads(kept, most)
 
 
 def _after_fork() -> None:

@@ -33,7 +33,7 @@ class PostgresDialect(Greeted, PGDialect_psycopg):
     supports_statement_cache = True
     _greeting = (
         "SELECT current_schema() AS schema, current_setting('transaction_isolation') AS isolation, "
-        "oid, typarray, typdelim FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_type ON oid = to_regtype('hstore')"
+        "to_regtype('hstore')::oid AS hstore, to_regtype('hstore[]')::oid AS hstores"
     )
 
     @contextmanager
@@ -61,9 +61,7 @@ class PostgresDialect(Greeted, PGDialect_psycopg):
         from psycopg.types import TypeInfo
 
         heard = self._heard
-        if heard.oid is None:
-            return None
-        return TypeInfo(name, heard.oid, heard.typarray, regtype=name, delimiter=heard.typdelim)
+        return None if heard.hstore is None else TypeInfo(name, heard.hstore, heard.hstores, regtype=name)
 
 
 # Few joins and few catalogs: in a fresh session, to plan a statement takes longer than to run it. Columns are told by

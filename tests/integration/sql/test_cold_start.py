@@ -94,6 +94,19 @@ def test_the_first_tick_on_postgres_sends_five_statements(
     assert len(postgres_log) == 5, postgres_log
 
 
+def test_it_sends_no_more_where_rows_are_left_behind_that_nobody_is_told_of(
+    postgres_database: str, provider: EngineProvider, postgres_log: list[str]
+) -> None:
+    run(postgres_database, "INSERT INTO orders VALUES (2, 9.5, 'second', '2026-01-01 00:00:00')")
+    postgres_log.clear()
+    source = SqlAlchemySource(
+        url=postgres_database, engine_provider=provider, table="orders", cursor_column="id", pk_columns=["id"]
+    )
+    trigger = PollTrigger(name="orders", source=source, checkpoint_store=MemoryStateStore(), batch_size=1)
+    assert trigger.run(timer=None, handler=lambda _events: None) == 1
+    assert len(postgres_log) == 5, postgres_log
+
+
 def test_a_condition_costs_one_more_because_the_planner_is_asked_what_it_reads(
     postgres_database: str, provider: EngineProvider, postgres_log: list[str]
 ) -> None:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
+from azure_functions_db.core import bridge
 from azure_functions_db.core.bridge import PinnedThread, awaited_on, finished, in_thread, threads_of
 from azure_functions_db.core.config import DbConfig
 
@@ -170,6 +173,18 @@ async def test_calls_of_a_database_share_as_many_threads_as_its_pool_has_connect
     assert len({name for _, name in answers}) == 3
 
 
+async def test_connections_beyond_those_that_are_kept_are_for_calls_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = DbConfig(connection_url="postgresql+psycopg://host/long", pool_size=1, max_overflow=2)
+    threads, all_three = threads_of(config), threading.Barrier(3)
+    await asyncio.gather(*(threads.run(all_three.wait, 30) for _ in range(3)))  # which three must wait for together
+    monkeypatch.setattr(bridge, "_STUCK_SECONDS", 3600)
+    threads = bridge.Threads(1, 3)
+    names = await asyncio.gather(*(threads.run(lambda: threading.current_thread().name) for _ in range(50)))
+    assert len(set(names)) == 1
+
+
 async def test_a_database_that_hangs_holds_up_no_other() -> None:
     hanging = threads_of(DbConfig(connection_url="sqlite:///hanging.db", pool_size=1, max_overflow=0))
     other = threads_of(DbConfig(connection_url="sqlite:///other.db", pool_size=1, max_overflow=0))
@@ -229,10 +244,27 @@ async def test_a_call_for_which_no_thread_can_be_started_fails_and_the_next_ones
     assert made == ["made"]
 
 
-async def test_a_call_that_comes_when_the_threads_are_about_to_rest_is_made() -> None:
-    threads = threads_of(DbConfig(connection_url="sqlite:///resting.db", pool_size=2, max_overflow=0))
-    for number in range(2000):
-        assert await asyncio.gather(*(threads.run(int, "7") for _ in range(number % 4 + 1))) == [7] * (number % 4 + 1)
+async def test_a_call_that_comes_when_the_only_thread_is_about_to_rest_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threads_of(DbConfig(connection_url="sqlite:///resting.db", pool_size=1, max_overflow=0))
+    loop, brought, is_brought = asyncio.get_running_loop(), list[asyncio.Task[str]](), asyncio.Event()
+
+    async def bring() -> None:
+        brought.append(asyncio.create_task(threads.run(str, "late")))
+        await asyncio.sleep(0)  # it is handed over
+        is_brought.set()
+
+    class Waiting(deque[Any]):
+        def popleft(self) -> Any:
+            if not self and not brought:
+                asyncio.run_coroutine_threadsafe(bring(), loop).result(30)
+                raise IndexError
+            return super().popleft()
+
+    monkeypatch.setattr(threads, "_waiting", Waiting())
+    await threads.run(str, "first")
+    async with asyncio.timeout(30):
+        await is_brought.wait()
+        assert await brought[0] == "late"
 
 
 def test_calls_of_one_database_answer_each_loop_that_made_them() -> None:

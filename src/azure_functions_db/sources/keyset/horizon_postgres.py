@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-from sqlalchemy import text
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.horizon import DrainingWatch, Transaction
@@ -111,7 +109,7 @@ class PostgresWatch(DrainingWatch):
         return newest
 
     def _beside(self, newest: Select[Any], plan: Plan) -> Select[Any]:  # noqa: ARG002 - all cursors alike
-        from sqlalchemy import select
+        from sqlalchemy import select, text
 
         return select(newest.scalar_subquery().label("newest"), *map(text, _BESIDE))
 
@@ -208,8 +206,7 @@ WHERE held.oid = to_regclass(%(own)s)
 """
 
 
-@dataclass(frozen=True)
-class Lineage:
+class Lineage(NamedTuple):
     """The tables that rows of a source come from, and why it cannot be sure of them, if it cannot."""
 
     tables: tuple[int, ...]
@@ -227,6 +224,8 @@ def lineage(connection: Connection, plan: Plan) -> Lineage:
         catalog = connection.exec_driver_sql(_PLAIN_TABLE, named).one_or_none()
         if catalog is not None and catalog.is_plain:
             return Lineage(tuple(catalog.tables), _doubt([], {}, catalog, is_table=True))
+    from sqlalchemy import text
+
     from azure_functions_db.sources.keyset.expressions import explained
 
     [[output]] = explained(connection, plan.cursors(), "EXPLAIN (VERBOSE, FORMAT JSON)")

@@ -13,12 +13,14 @@ from azure_functions_db.core.types import Backlog, FetchResult, NullCursors
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.horizon import (
     HORIZON,
+    DrainingWatch,
     RowversionWatch,
     SettledWatch,
     logger,
     warn_of_late_commits,
     warn_of_running,
 )
+from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
 from azure_functions_db.sources.keyset.indexes import warn_without_index
 from azure_functions_db.sources.keyset.page import (
     Page,
@@ -387,14 +389,14 @@ def watch_for(name: str, plan: Plan, patience: Patience) -> Watch | None:
     if definition.in_flight == "wait":
         match plan.dialect.name:
             case "postgresql":
-                from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch as Draining
+                draining: type[DrainingWatch] = PostgresWatch
             case "mysql" | "mariadb":
-                from azure_functions_db.sources.keyset.horizon_mysql import MysqlWatch as Draining  # type: ignore[assignment]
+                from azure_functions_db.sources.keyset.horizon_mysql import MysqlWatch as draining  # noqa: N813 - a choice
             case "mssql" if values.type_name(kind) in {"ROWVERSION", "TIMESTAMP"}:
                 return RowversionWatch()
             case _:
                 return _settled_or_none(name, plan)
-        return Draining(
+        return draining(
             name,
             kind,
             settle_seconds=definition.settle_seconds,
