@@ -11,7 +11,7 @@ from tests.simulation.plan import Plan
 KEPT: dict[str, list[tuple[int, str | None]]] = {
     "fencing": [(81, None)],
     "conditional_writes": [(0, None)],
-    "takers_margin": [(1300, None)],
+    "takers_margin": [(6914, None)],
     "holders_margin": [(435, "keyset")],
     "own_clock": [(57, None)],
     "heartbeat": [(1, None)],

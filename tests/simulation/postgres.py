@@ -101,7 +101,8 @@ class PostgresServer(Database):
     def land(self, transaction: Transaction) -> None:
         world = self.world
         logged = self._logged(transaction)
-        if self.slot is not None or not self.every_change:
+        # What was committed before there was a slot is nobody's; that one may be made anew later on.
+        if self.slot is not None or not self.every_change or self.judge.cursor is not None:
             super().land(transaction)
         world.wait(world.nature.chance.seconds(2.0))
         if logged in self.log:  # a promotion may have come in between
