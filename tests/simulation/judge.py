@@ -147,6 +147,7 @@ class Judge:
             return
         self.world.tell("judge", f"sees a gap up to {gap['to']}: {gap['reason'][:100]}")
         self.database.go_past()
+        self.effects.clear()  # every row is told once more
         self.gaps += 1
 
     def is_settled(self, written: Written) -> bool:
