@@ -92,9 +92,12 @@ class Database:
         """Return what must have been handled or put aside when a checkpoint stands here."""
         raise NotImplementedError
 
-    def go_past(self, gap: Mapping[str, Any]) -> None:
+    def go_past(self) -> None:
         """Take note that changes were lost, and that a poller goes on all the same as it was told to."""
         raise NotImplementedError
+
+    def went_to(self, cursor: Mapping[str, Any]) -> None:
+        """Take note of where the checkpoint stands."""
 
     def wanted(self) -> Iterable[Written]:
         """Return all that must have been handled or put aside in the end."""

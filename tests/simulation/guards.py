@@ -21,7 +21,7 @@ from azure_functions_db.sources.stream import StreamReader
 from azure_functions_db.state import document, store
 from azure_functions_db.state.backend import Stored
 from azure_functions_db.state.sql import SqlBackend, SqlStateStore
-from azure_functions_db.state.store import DocumentStateStore, StoredDocument
+from azure_functions_db.state.store import DocumentLease, DocumentStateStore, StoredDocument
 from azure_functions_db.trigger import handler, poll
 from azure_functions_db.trigger.batch import Checkpoint, Search
 from azure_functions_db.trigger.isolation import IsolatingTick
@@ -134,6 +134,11 @@ def lost_answers() -> None:
             return Stored(content, version)
 
     patch(StoredDocument, "_stored_after", believed)
+
+
+def late_commits() -> None:
+    """A holder writes its checkpoint over that of a commit which it had given up."""
+    patch(DocumentLease, "_moved", lambda self, *what: self._committed(*what))
 
 
 # The tick.
@@ -425,7 +430,7 @@ GUARDS: dict[str, Callable[[], None]] = {
     guard.__name__: guard
     for guard in (
         *(fencing, conditional_writes, takers_margin, holders_margin, own_clock, heartbeat, check, release_of_own),
-        *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers),
+        *(take_of_the_looked_at, ghosts, fingerprints, noted_beside_the_looked_at, lost_answers, late_commits),
         *(ambiguous_commits, acknowledge_last, idle_commits, start, start_once_joined, losses_of_the_holder, parts),
         *(pages_of_their_position, turns_at_a_reader, acknowledged_in_turn, one_page_ahead, check_before_the_call),
         *(cancellation, watched_clock, end_of_the_cancelled, end_of_the_tick),

@@ -83,7 +83,6 @@ class Judge:
     aside: set[Row] = field(default_factory=set)
     cursor: Mapping[str, Any] | None = None
     token: int = 0
-    is_held: bool = False
     owner: str = ""
     failure: Any = None
     effects: set[str] = field(default_factory=set)
@@ -108,10 +107,8 @@ class Judge:
         """Look at the state document in the moment it is stored."""
         document = json.loads(content)
         lease, checkpoint = document["lease"], document["checkpoint"]
-        is_same = self.is_held and lease is not None and lease["fencing_token"] == self.token
         self._fenced(lease)
-        self._moved(checkpoint.get("cursor"), lease, is_same_holder=is_same)
-        self.is_held = lease is not None and lease["expires_at"] > lease["heartbeat_at"]
+        self._moved(checkpoint.get("cursor"), lease)
         self.failure = (checkpoint.get("metadata") or {}).get("failure")
 
     def _fenced(self, lease: Mapping[str, Any] | None) -> None:
@@ -122,9 +119,7 @@ class Judge:
             self.world.tell(_short(owner), f"holds the lease, token {token}")
         self.token, self.owner = token, owner
 
-    def _moved(
-        self, cursor: Mapping[str, Any] | None, lease: Mapping[str, Any] | None, *, is_same_holder: bool
-    ) -> None:
+    def _moved(self, cursor: Mapping[str, Any] | None, lease: Mapping[str, Any] | None) -> None:
         if cursor == self.cursor:
             return
         database = self.database
@@ -133,10 +128,10 @@ class Judge:
         if gap != (self.cursor or {}).get("gap"):
             self._gone_past(gap)
             before, was_lost = (), False
-        # A holder whose commit took effect after it was given up notes its failure over it: at worst a duplicate.
-        if after < before and not is_same_holder:
+        if after < before:
             self.complain("back", f"from {before} to {after}")
         self.cursor = cursor
+        database.went_to(cursor or {})
         if was_lost and not database.is_lost and after > before:
             self.complain("lost position", f"from {before}, which is lost, to {after}")
         self.world.tell(_short(lease["owner_id"]) if lease else "?", f"moves the checkpoint to {after}")
@@ -151,7 +146,8 @@ class Judge:
             self.complain("lost position", f"nothing was lost, and yet there is a gap: {gap}")
             return
         self.world.tell("judge", f"sees a gap up to {gap['to']}: {gap['reason'][:100]}")
-        self.database.go_past(gap)
+        self.database.go_past()
+        self.effects.clear()  # every row is told once more
         self.gaps += 1
 
     def is_settled(self, written: Written) -> bool:

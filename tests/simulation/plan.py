@@ -121,7 +121,7 @@ class Plan:
             read_seconds=random.choice((0.05, 1.0, ttl / 2)),
             tells_cuts=random.random() < 0.5,
             is_async=random.random() < 0.25,
-            is_transactional=random.random() < 0.15,
+            is_transactional=random.random() >= 0.85,
             on_position_lost=random.choice(("stop", "snapshot")),
         )
         if plan.world == "keyset" and plan.reads_ahead:  # with something to read ahead, out of a handful of rows

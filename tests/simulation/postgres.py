@@ -77,8 +77,8 @@ class PostgresServer(Database):
         self.log: list[Logged] = []
         self.visible: dict[int, Written] = {}
         self.slot: SlotState | None = None
-        self.gap: Mapping[str, Any] = {}
-        """The last loss that was gone past, and where the log goes on behind it."""
+        self.gap_end = 0
+        """Up to where it is not told that rows are gone: there the last gap ends, or its rows were read anew."""
         self._orders: dict[tuple[int, int], Any] = {}
         self._by_order: dict[tuple[int, int], Written] = {}
         self._ends: dict[int, int] = {}
@@ -101,7 +101,8 @@ class PostgresServer(Database):
     def land(self, transaction: Transaction) -> None:
         world = self.world
         logged = self._logged(transaction)
-        if self.slot is not None or not self.every_change:
+        # What was committed before there was a slot is nobody's; that one may be made anew later on.
+        if self.slot is not None or not self.every_change or self.judge.cursor is not None:
             super().land(transaction)
         world.wait(world.nature.chance.seconds(2.0))
         if logged in self.log:  # a promotion may have come in between
@@ -171,9 +172,12 @@ class PostgresServer(Database):
     def is_lost(self, _: bool) -> None:
         """Do nothing: it follows from the checkpoint."""
 
-    def go_past(self, gap: Mapping[str, Any]) -> None:
-        """Take note that changes were lost and the rows are read anew: from now on their newest states count."""
-        self.gap, self.every_change, self.has_given_up = gap, False, False
+    def go_past(self) -> None:
+        self.every_change = self.has_given_up = False  # the rows are read anew: from now on their newest states count
+
+    def went_to(self, cursor: Mapping[str, Any]) -> None:
+        if gap := cursor.get("gap"):
+            self.gap_end = max(self.gap_end, lsn_of(gap["to"]), lsn_of(cursor.get("until", "0/0")))
 
     def order_of(self, cursor: Mapping[str, Any] | None) -> Any:
         if cursor is None:
@@ -206,11 +210,11 @@ class PostgresServer(Database):
     def _matters(self, written: Written) -> bool:
         """Tell whether a newest state has to be told: that a row is gone, only to who has been told of it.
 
-        Where that lies in a gap, the rows that are there now are all that is told.
+        Where that lies in a gap, the rows that are there when they are read anew are all that is told.
         """
         if written.op != "delete":
             return True
-        return bool(self.judge.lasting(written.key)) and self._ends[written.xid] > lsn_of(self.gap.get("to", "0/0"))
+        return bool(self.judge.lasting(written.key)) and self._ends[written.xid] > self.gap_end
 
     def in_order(self, rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return rows if not self.every_change else sorted(rows, key=lambda row: self._orders[row])

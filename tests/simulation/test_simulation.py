@@ -27,7 +27,7 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
     code = (
         "from tests.simulation.history import played, told\n"
         "from tests.simulation.plan import Plan\n"
-        "for seed in (3, 4, 5, 6):\n"
+        "for seed in (3, 4, 5, 6, 8, 114):\n"
         "    print(*told(played(Plan.of(seed))), sep='\\n')\n"
     )
     stories = [

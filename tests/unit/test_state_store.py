@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 from azure_functions_db.core.types import PollerState
-from azure_functions_db.state.backend import document_name
+from azure_functions_db.state.backend import DocumentName, document_name
 from azure_functions_db.state.memory import MemoryBackend
 from azure_functions_db.state.store import DocumentLease, DocumentStateStore, _after_fork
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
@@ -247,6 +248,68 @@ def test_a_lease_can_be_used_through_another_store() -> None:
     second.commit_checkpoint(POLLER, FIRST, lease_id)
     first.commit_checkpoint(POLLER, SECOND, lease_id)
     assert second.look(POLLER).checkpoint == SECOND
+
+
+class SlowBackend(MemoryBackend):
+    """Does what it is told only when whoever told it has given up."""
+
+    is_slow = False
+    do: Callable[[], object]
+
+    def replace(self, name: DocumentName, content: bytes, version: Any) -> Any:
+        if not self.is_slow:
+            return super().replace(name, content, version)
+        self.do = lambda: MemoryBackend.replace(self, name, content, version)
+        raise StateStoreError("no answer")
+
+
+def test_a_checkpoint_is_not_written_over_that_of_a_commit_that_was_given_up() -> None:
+    """A tick that fails notes it beside the checkpoint: what has been passed meanwhile must not come again."""
+    backend = SlowBackend()
+    store = DocumentStateStore(backend)
+    lease_id = store.acquire_lease(POLLER, 60)
+    store.commit_checkpoint(POLLER, FIRST, lease_id)
+    backend.is_slow = True
+    with pytest.raises(StateStoreError, match="no answer"):
+        store.commit_checkpoint(POLLER, SECOND, lease_id)
+    backend.is_slow = False
+    unmoved = store.load_checkpoint(POLLER)
+    assert unmoved == FIRST
+    backend.do()
+    with pytest.raises(StateStoreError, match="a commit that was given up has taken effect"):
+        store.commit_checkpoint(POLLER, unmoved, lease_id)
+    assert store.load_checkpoint(POLLER) == SECOND
+    store.commit_checkpoint(POLLER, SECOND | {"metadata": {}}, lease_id)  # what is built upon it is written
+    store.release_lease(POLLER, lease_id)
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+def test_a_commit_that_was_given_up_counts_whoever_has_seen_it(is_renewed: bool) -> None:
+    """A renewal shows it to the lease, but not to who writes the next checkpoint."""
+    backend = SlowBackend()
+    store = DocumentStateStore(backend)
+    lease_id = store.acquire_lease(POLLER, 60)
+    backend.is_slow = True
+    with pytest.raises(StateStoreError, match="no answer"):
+        store.commit_checkpoint(POLLER, FIRST, lease_id)
+    backend.is_slow = False
+    backend.do()
+    if is_renewed:
+        store.renew_lease(POLLER, lease_id, 60)
+    with pytest.raises(StateStoreError, match="a commit that was given up has taken effect"):
+        store.commit_checkpoint(POLLER, SECOND, lease_id)
+
+
+def test_a_commit_that_never_took_effect_is_made_once_more() -> None:
+    backend = SlowBackend()
+    store = DocumentStateStore(backend)
+    lease_id = store.acquire_lease(POLLER, 60)
+    backend.is_slow = True
+    with pytest.raises(StateStoreError, match="no answer"):
+        store.commit_checkpoint(POLLER, FIRST, lease_id)
+    backend.is_slow = False
+    store.commit_checkpoint(POLLER, SECOND, lease_id)
+    assert store.load_checkpoint(POLLER) == SECOND
 
 
 def test_a_checkpoint_that_could_not_be_read_again_is_not_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import json
 import logging
 import os
 import socket
@@ -206,6 +207,10 @@ class DocumentLease:
         self._stored = stored
         self._clock = store._clock  # noqa: SLF001 - same module
         self._current = current
+        self._known = None if current is None else current.document.checkpoint
+        """The checkpoint that the next one is built upon: as it was last written here, or shown."""
+        self._has_given_up = False
+        """Whether a commit has failed that may still take effect."""
 
     def renew(self, ttl_seconds: float) -> None:
         """Push the expiry to now + ttl; `LostLeaseError` when the lease is no longer ours."""
@@ -215,10 +220,12 @@ class DocumentLease:
         """Write the checkpoint in the write that proves the lease; with ``release`` it gives the lease back, too."""
         if release:
             self._advance(
-                lambda held, now: released(self._committed(held, now, checkpoint), self.lease_id, now), ends=True
+                lambda held, now: released(self._moved(held, now, checkpoint), self.lease_id, now),
+                moves=True,
+                ends=True,
             )
         else:
-            self._advance(lambda held, now: self._committed(held, now, checkpoint))
+            self._advance(lambda held, now: self._moved(held, now, checkpoint), moves=True)
         return release
 
     def release(self) -> None:
@@ -239,7 +246,8 @@ class DocumentLease:
         with self._stored.lock:
             current = self._current
         if current and is_held(current.document, self.lease_id, self._clock()):
-            return copy.deepcopy(current.document.checkpoint)
+            self._known = current.document.checkpoint
+            return copy.deepcopy(self._known)
         return None
 
     @property
@@ -248,23 +256,43 @@ class DocumentLease:
         current = self._current
         return None if current is None else current.document.paused
 
+    def show(self, checkpoint: CheckpointJson) -> None:
+        """Take note of the checkpoint that was read while it was not certain."""
+        self._known = copy.deepcopy(checkpoint)
+
     def doubt(self) -> None:
         """Note that what was written last may not be there: it is read before the next write."""
         self._current = None
 
+    def _moved(self, held: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
+        """Put a checkpoint in the place of the one it is built upon, and of no other.
+
+        A commit that was given up may take effect later: what it has passed must not be gone back behind.
+        """
+        moved = self._committed(held, now, checkpoint)
+        if self._has_given_up and self._known is not None and _differ(held.checkpoint, self._known):
+            raise StateStoreError(
+                f"The checkpoint of poller {held.poller_name!r} has moved: a commit that was given up has taken effect",
+                poller_name=held.poller_name,
+            )
+        return moved
+
     def _committed(self, held: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
         return committed(held, self.lease_id, now, checkpoint)
 
-    def _advance(self, transition: Transition, *, ends: bool = False) -> None:
-        """Write what the transition makes of the document; ``ends`` says that it gives the lease back."""
+    def _advance(self, transition: Transition, *, moves: bool = False, ends: bool = False) -> None:
+        """Write what the transition makes of the document; it ``moves`` the checkpoint, and ``ends`` the lease."""
         with self._stored.lock:
             try:
                 self._current = self._advanced(transition)
+                if moves:
+                    self._known = self._current.document.checkpoint
             except LostLeaseError:
                 self._end()
                 raise
             except BaseException:
                 # The write may have taken effect: read before anything is built upon it.
+                self._has_given_up |= moves
                 self.doubt()
                 raise
             if ends:
@@ -395,7 +423,12 @@ class DocumentStateStore(Resets):
         """Return the checkpoint, or an empty dict for a poller that has none yet."""
         lease = self._stored(poller_name).lease
         checkpoint = None if lease is None else lease.checkpoint()
-        return self.look(poller_name).checkpoint if checkpoint is None else checkpoint
+        if checkpoint is not None:
+            return checkpoint
+        checkpoint = self.look(poller_name).checkpoint
+        if lease is not None:
+            lease.show(checkpoint)
+        return checkpoint
 
     def commit_checkpoint(self, poller_name: str, checkpoint: CheckpointJson, lease_id: str) -> None:
         """Write the checkpoint in the write that proves the lease; `LostLeaseError` otherwise."""
@@ -453,6 +486,11 @@ class DocumentStateStore(Resets):
         self._owner_id = f"{host}/{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._documents: dict[str, StoredDocument] = {}
         self._lock = threading.Lock()
+
+
+def _differ(stored: CheckpointJson, known: CheckpointJson) -> bool:
+    """Tell whether two checkpoints are not the same once they are written."""
+    return json.dumps(stored, sort_keys=True) != json.dumps(known, sort_keys=True)
 
 
 # A forked child is somebody else: it holds none of its parent's leases and may not retake them.
