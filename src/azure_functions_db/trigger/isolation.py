@@ -64,8 +64,8 @@ class IsolatingTick(Tick):
             if len(page.records) >= limit or page.more is False:
                 break
             further = super()._page(page.next_checkpoint, limit - len(page.records), search)
-            is_held_back = not further.records and further.next_checkpoint == page.next_checkpoint
-            page = replace(_joined(page, further), more=further.more if further.records else bool(further.more))
+            is_held_back = further.next_checkpoint == page.next_checkpoint
+            page = _joined(page, further)
             if is_held_back:
                 break
         return page
