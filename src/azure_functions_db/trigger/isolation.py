@@ -109,7 +109,6 @@ class IsolatingTick(Tick):
                 batch.after = batch.noting(after, search.convicted(more=batch.more))
             self._put_aside(batch, culprits)
             if self._settings.transactional:
-                batch.after = after
                 return self._try_part(batch, search)  # All was rolled back: once more, without them.
             self._commit(batch)
         return self._go_on_after(batch)
