@@ -128,9 +128,6 @@ class IsolatingTick(Tick):
 
     def _try(self, batch: Batch, events: Sequence[RowChange]) -> None:
         """Call the handler; where its writes are transactional, take them back."""
-        if not self._settings.transactional:
-            self._call(batch, events)
-            return
         with suppress(_TakenBack), self._transaction(batch):
             self._call(batch, events)
             raise _TakenBack
