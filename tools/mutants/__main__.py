@@ -92,7 +92,7 @@ class Mutation:
         began = time.monotonic()
         with (self._options.cache / "results.jsonl").open("a") as file:
             for number, mutant in enumerate(self._mutants, 1):
-                result = self._known(mutant, kept) or self._new(mutant, file)
+                result = self._known(mutant, kept) or self._new(mutant, file, survived=mutant.content in kept)
                 self.results.append(result)
                 if result.is_alive and result.key not in self._options.accepted:
                     print(f"{result.path}:{result.line}: {result.key} [{result.verdict}, {result.tests}]", flush=True)
@@ -162,9 +162,9 @@ class Mutation:
         self._killers[_unit_of(mutant)].append(result.test)
         return result
 
-    def _new(self, mutant: Mutant, file: Any) -> Result:
+    def _new(self, mutant: Mutant, file: Any, *, survived: bool) -> Result:
         began = time.monotonic()
-        tests = self._tests_for(mutant)
+        tests = self._tests_for(mutant, survived=survived)
         verdict, place = (Verdict.UNREACHED, -1) if not tests else self._try(mutant, tests)
         test = tests[place] if place >= 0 and verdict in {Verdict.KILLED, Verdict.TIMEOUT} else ""
         if test:
@@ -183,8 +183,11 @@ class Mutation:
         print(json.dumps(asdict(result)), file=file, flush=True)
         return result
 
-    def _tests_for(self, mutant: Mutant) -> list[str]:
-        """Return who is asked: killers of its neighbours, new tests, then others as long as the time allows."""
+    def _tests_for(self, mutant: Mutant, *, survived: bool) -> list[str]:
+        """Return who is asked: killers of its neighbours, then the rest as long as the time allows, file by file.
+
+        One that has survived before is tried against the new tests first: they are likely to be written for it.
+        """
         reaching = list(dict.fromkeys(chain.from_iterable(self._reaching(*place) for place in _touched(mutant))))
         chosen, seconds = list[str](), 0.0
         for name in self._varied(reaching):
@@ -193,7 +196,8 @@ class Mutation:
                 seconds += self._seconds(name)
         known = set(reaching)
         first = [name for name in dict.fromkeys(reversed(self._killers[_unit_of(mutant)])) if name in known][:10]
-        first += [name for name in reaching if name in self._new_tests and name not in first][:50]
+        if survived:
+            first += [name for name in reaching if name in self._new_tests and name not in first]
         return [*first, *sorted(set(chosen) - set(first), key=self._by_file(chosen))]
 
     def _reaching(self, unit: Unit, lines: int) -> Iterator[str]:

@@ -137,9 +137,6 @@ def _halves(rows: int) -> tuple[int, ...]:
 RATE_SECONDS = 300
 """Over how long the rate of rows is averaged."""
 
-# What is noted of a batch while it fails.
-_OF_A_FAILED_BATCH = frozenset({"failed_attempts", "search", "aside"})
-
 # What is told of the place of a batch: enough to find its rows.
 _LONGEST_FIRST = 200
 _LONGEST_TRACEBACK = 8_000
@@ -277,9 +274,7 @@ class Checkpoint:
 
     def after(self, reached: Checkpoint, batch_id: str, at: dt.datetime, row_count: int) -> Checkpoint:
         """Return the checkpoint to write behind a batch; what was noted of it while it failed ends with it."""
-        ended = _OF_A_FAILED_BATCH
-        notes = {name: note for name, note in reached.notes.items() if note is not None and name not in ended}
-        notes |= {"row_count": row_count, "rows_per_second": self._rows_per_second(at, row_count)}
+        notes = {**reached.notes, "row_count": row_count, "rows_per_second": self._rows_per_second(at, row_count)}
         # With each batch: `replace` takes three times as long.
         return Checkpoint(reached.position, batch_id, reached.updated_at, notes, self.history)
 

@@ -64,8 +64,8 @@ class IsolatingTick(Tick):
             if len(page.records) >= limit or page.more is False:
                 break
             further = super()._page(page.next_checkpoint, limit - len(page.records), search)
-            is_held_back = not further.records and further.next_checkpoint == page.next_checkpoint
-            page = replace(_joined(page, further), more=further.more if further.records else bool(further.more))
+            is_held_back = further.next_checkpoint == page.next_checkpoint
+            page = _joined(page, further)
             if is_held_back:
                 break
         return page
@@ -109,7 +109,6 @@ class IsolatingTick(Tick):
                 batch.after = batch.noting(after, search.convicted(more=batch.more))
             self._put_aside(batch, culprits)
             if self._settings.transactional:
-                batch.after = after
                 return self._try_part(batch, search)  # All was rolled back: once more, without them.
             self._commit(batch)
         return self._go_on_after(batch)
@@ -129,9 +128,6 @@ class IsolatingTick(Tick):
 
     def _try(self, batch: Batch, events: Sequence[RowChange]) -> None:
         """Call the handler; where its writes are transactional, take them back."""
-        if not self._settings.transactional:
-            self._call(batch, events)
-            return
         with suppress(_TakenBack), self._transaction(batch):
             self._call(batch, events)
             raise _TakenBack

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import pydantic
 import pytest
 
 from azure_functions_db import ConfigurationError, HandledFirst, HandlerError, MemoryStateStore, RowsFailed
+from azure_functions_db.core.bridge import must_be_awaited
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.trigger.batch import Checkpoint
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.handler import (
     Handler,
@@ -62,6 +65,32 @@ def test_a_future_that_nobody_would_await_is_no_success() -> None:
     with pytest.raises(HandlerError, match="only run_async"):
         run(poller(ListSource(1)), lambda _events: loop.create_future())
     loop.close()
+
+
+class Writer:
+    """What an async binding hands to a function."""
+
+    @must_be_awaited
+    async def insert(self) -> None: ...
+
+
+def test_a_write_that_a_plain_handler_cannot_await_is_no_success() -> None:
+    def forgetful(_events: Any) -> None:
+        Writer().insert()  # type: ignore[unused-coroutine]  # that is what it is about
+
+    store = MemoryStateStore()
+    with pytest.raises(HandlerError, match=r"Writer.insert was called but never awaited"):
+        run(poller(ListSource(1), store), forgetful)
+    assert Checkpoint.of(store.load_checkpoint("orders")).position == {}
+
+
+def test_a_coroutine_that_cannot_be_awaited_is_closed_before_python_warns_of_it() -> None:
+    async def work() -> None: ...
+
+    coroutine = work()
+    with pytest.raises(HandlerError, match="only run_async"):
+        run(poller(ListSource(1)), lambda _events: coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def by_keyword(events: Any, *, context: Any) -> None: ...

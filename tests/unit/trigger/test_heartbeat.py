@@ -205,6 +205,18 @@ def test_waiting_for_the_loss_ends_with_it() -> None:
     assert forever.wait()
 
 
+def test_who_waits_for_the_loss_does_not_compute_meanwhile() -> None:
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return time.monotonic()
+
+    assert not Expiry(60, clock(), clock).wait(0.05)
+    assert looks < 50
+
+
 def test_a_renewal_that_hangs_does_not_keep_the_process_alive() -> None:
     beating = Beating(lambda: None)
     beating.heartbeat.start()

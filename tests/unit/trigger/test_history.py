@@ -38,6 +38,7 @@ def test_minutes_are_kept_for_an_hour_and_hours_for_a_week() -> None:
     history: Any = None
     for minute in range(10 * 24 * 60):
         history = noted(history, NOON + minutes(minute), Sample(rows=1))
+        assert all(history[tier.name].count(";") < tier.slots for tier in (MINUTES, HOURS)), "no more than is read"
     last = NOON + minutes(10 * 24 * 60 - 1)
     assert [at for at, _ in samples(history, MINUTES)] == [last - minutes(back) for back in range(59, -1, -1)]
     in_hours = samples(history, HOURS)
@@ -63,6 +64,11 @@ def test_however_much_is_done_the_history_stays_small() -> None:
 def test_a_history_that_cannot_be_read_begins_anew(broken: Any) -> None:
     assert samples(broken, MINUTES) == []
     assert samples(noted(broken, NOON, Sample(rows=1)), MINUTES) == [(NOON, Sample(rows=1))]
+
+
+@pytest.mark.parametrize("number", ["-1", "0", "ffffffffffff"])
+def test_a_slot_of_no_time_that_there_is_is_left_out(number: str) -> None:
+    assert samples({"minutes": f"{number},1,1,0,0,0,0,"}, MINUTES) == []
 
 
 @given(st.dictionaries(st.sampled_from(["minutes", "hours"]), st.text(st.sampled_from("0az,;-é"))))

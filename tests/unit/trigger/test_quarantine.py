@@ -401,6 +401,60 @@ def test_a_row_that_changes_during_the_search_is_judged_anew(store: Any, sink: S
     assert [row.event["pk"]["id"] for row in sink.rows.values()] == [1]
 
 
+def test_a_good_row_that_fails_once_is_not_put_aside_for_a_bad_one_that_has_gone(store: Any, sink: Sink) -> None:
+    source, handler = ListSource(3), Choosy(0)
+    trigger = poller(source, store, quarantine=sink, max_attempts=1)
+
+    def deleting(events: Sequence[RowChange]) -> None:
+        if handler.calls == 7:
+            handler.bad = set()
+        handler(events)
+        if handler.calls == 6:  # the last witness against row 0
+            source.rows = [row for row in source.rows if row["id"]]
+            handler.bad = {1}
+
+    run(trigger, deleting)
+    assert (sink.rows, handler.bad) == ({}, set())
+    assert set(handler.ids) == {1, 2}
+
+
+def test_the_last_row_that_was_digested_is_a_witness_whatever_was_put_aside_since(store: Any, sink: Sink) -> None:
+    handler, options = Choosy(1, 2), {"batch_size": 1, "max_batches_per_tick": 20}
+    run(poller(ListSource(3), store, quarantine=sink, max_attempts=1, **options), handler)
+    assert sorted(row.event["pk"]["id"] for row in sink.rows.values()) == [1, 2]
+
+
+def test_a_run_of_bad_rows_has_its_witness_looked_for_once(store: Any, sink: Sink) -> None:
+    handler = Choosy(*range(8))
+    run(poller(ListSource(12), store, quarantine=sink, max_attempts=1), handler)
+    assert sorted(row.event["pk"]["id"] for row in sink.rows.values()) == list(range(8))
+    assert handler.calls <= 58
+
+
+def test_an_outage_ends_the_search_of_a_tick_after_few_calls(store: Any, sink: Sink) -> None:
+    handler = Choosy()
+    handler.is_down = True
+    fails(poller(ListSource(100), store, quarantine=sink, max_attempts=1), handler)
+    assert (handler.calls, sink.rows) == (18, {}), "seven halves and ten witnesses"
+
+
+def test_a_search_is_not_begun_where_no_time_is_left_for_it(store: Any, sink: Sink) -> None:
+    clock, handler = [0.0], Choosy(3)
+
+    def slow(events: Sequence[RowChange]) -> None:
+        clock[0] += 10
+        handler(events)
+
+    options: dict[str, Any] = {"quarantine": sink, "max_attempts": 1, "time_budget_seconds": 15}
+    trigger = poller(ListSource(8), store, monotonic=lambda: clock[0], **options)
+    fails(trigger, slow)
+    assert handler.calls == 1
+    for _ in range(30):
+        with suppress(HandlerError):
+            run(trigger, slow)
+    assert set(handler.ids) == {*range(8)} - {3}, "each tick goes on where the last one was"
+
+
 def test_a_handler_names_its_culprits(store: Any, sink: Sink) -> None:
     calls = []
 
@@ -548,6 +602,13 @@ def test_a_transaction_that_comes_whole_is_never_judged_by_what_was_known_of_its
     fails(trigger, handler)
     after = Checkpoint.of(store.load_checkpoint("orders"))
     assert (sink.rows, after.position, after.notes["failed_attempts"]) == ({}, {}, 2)
+
+
+def test_a_transaction_that_comes_whole_is_handed_out_once_in_a_tick_where_no_row_of_it_was_named() -> None:
+    store, handler = MemoryStateStore(), Choosy(0)
+    trigger = poller(Pages({0, 1, 2}, 3, size=3), store, batch_size=1, quarantine=Sink(store), max_attempts=1)
+    fails(trigger, handler, times=3)
+    assert handler.calls == 3
 
 
 def event_ids(source: Pages) -> list[str]:
