@@ -108,8 +108,10 @@ def _digests(starts: list[bytes], heads: list[bytes], tails: list[bytes]) -> lis
 
 def _bytes_of(values: Sequence[Any], lead: bytes = b"") -> Iterable[bytes]:
     """Return the byte form of each value behind what leads it, quicker where they are all of a common kind."""
-    if speedups is not None and tuple not in map(type, values[:1]):
-        return speedups.byte_forms(list(values), lead, byte_form, _is_utc)
+    if speedups is not None:
+        is_composite = tuple in map(type, values[:1])
+        if not is_composite:
+            return speedups.byte_forms(list(values), lead, byte_form, _is_utc)
     kinds = set(map(type, values))
     if kinds == {tuple} and len(set(map(len, values))) == 1 and values[0]:
         # Column by column, as composite keys are all alike.
@@ -418,40 +420,6 @@ class RowChange(OpenRowChange):
         *fields, metadata = _values(self)
         # A trigger's metadata is a read-only view, which cannot be pickled itself.
         return _revived, (type(self), *fields, dict(metadata), isinstance(metadata, MappingProxyType))
-
-
-def row_changes(
-    identities: Identities,
-    source: SourceDescriptor,
-    *,
-    ops: list[Operation],
-    cursors: list[Any],
-    pks: list[Any],
-    befores: list[Any],
-    afters: list[Any],
-    metadata: list[Any],
-) -> list[RowChange]:
-    """Return the events of a batch, of which all lists have one value each.
-
-    The hottest loop of the library: whatever can be shared is, and no call is made for an event.
-    """
-    if speedups is not None:
-        count = len(ops)
-        shared: dict[str, list[Any]] = {
-            "_identities": [identities] * count,
-            "_index": list(range(count)),
-            "source": [source] * count,
-        }
-        own = {"op": ops, "cursor": cursors, "pk": pks, "before": befores, "after": afters, "metadata": metadata}
-        return speedups.instances(RowChange, shared | own)
-    events: list[Any] = []
-    for index, values in enumerate(zip(ops, cursors, pks, befores, afters, metadata, strict=True)):
-        event: Any = OpenRowChange()
-        event._identities, event._index, event.source = identities, index, source  # noqa: SLF001 - made here
-        event.op, event.cursor, event.pk, event.before, event.after, event.metadata = values
-        event.__class__ = RowChange
-        events.append(event)
-    return events
 
 
 def _cloudevent_of(change: RowChange) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from azure_functions_db.core.config import former_arguments
@@ -59,10 +60,12 @@ FETCH_RETRIES = RetryPolicy(max_attempts=3, delay_seconds=0.2, max_delay_seconds
 class FetchRetries:
     """The tries of one page that are left."""
 
-    def __init__(self) -> None:
-        self._pauses = FETCH_RETRIES.pauses()
-        self.pause: float | None = None
-        """How long to wait before the next try; None: there is none."""
+    pause: float | None = None
+    """How long to wait before the next try; None: there is none."""
+
+    @cached_property
+    def _pauses(self) -> Iterator[float]:
+        return FETCH_RETRIES.pauses()
 
     def after(self, error: BaseException) -> float | None:
         """Return the pause after a failure, if it was one in passing and tries are left."""

@@ -379,7 +379,8 @@ class Tick:
 
     def _fetch(self, checkpoint: Checkpoint) -> Batch | FetchResult:
         """Return the batch behind a checkpoint; where nothing has changed, what the source says instead."""
-        self.lease.check()
+        if self.lease.is_held:
+            self.lease.check()
         began, spent = self._settings.monotonic(), dict[Stage, float]()
         search = self._search_after(checkpoint)
         limit = self._page_size if search is None else search.rows.stop

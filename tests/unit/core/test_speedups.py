@@ -24,7 +24,8 @@ from azure_functions_db.core import _speedups, speedups
 from azure_functions_db.core.types import Operation, SourceDescriptor
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.values import row_builder
-from azure_functions_db.trigger.events import Identities, RowChange, _is_utc, byte_form, row_changes
+from azure_functions_db.trigger.events import Identities, RowChange, _is_utc, byte_form
+from azure_functions_db.trigger.normalizers import row_changes
 
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:0")
 C_FILE = Path(speedups.__file__).with_name("_speedups.c")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from azure_functions_db.trigger import events
+from azure_functions_db.trigger import events, normalizers
 
 
 @pytest.fixture(params=["compiled", "plain"])
@@ -10,3 +10,4 @@ def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Let everything be shown with the compiled loops, and without."""
     if request.param == "plain":
         monkeypatch.setattr(events, "speedups", None)
+        monkeypatch.setattr(normalizers, "speedups", None)
