@@ -239,12 +239,13 @@ class SqlLease(DocumentLease):
         try:
             with self._store.transaction() as opened:
                 self._open = opened
-                yield
+                try:
+                    yield
+                finally:
+                    self._open = None
         except BaseException:
             self._known, self._has_given_up = known, True  # what was written is gone, or not there yet
             raise
-        finally:
-            self._open = None
 
     def _committed(self, held: Document, now: dt.datetime, checkpoint: CheckpointJson) -> Document:
         joined = ambient_connection(self._store.engine)
