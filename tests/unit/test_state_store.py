@@ -464,6 +464,8 @@ def test_only_a_free_lease_that_another_has_left_behind_is_abandoned() -> None:
     assert other.look(POLLER).abandoned is not None
     store._stored(POLLER).lease = None  # as if the answer to its taking had got lost
     assert store.look(POLLER).abandoned is None, "it is its own"
+    other.release_lease(POLLER, other.acquire_lease(POLLER, 60))
+    assert store.look(POLLER).abandoned is None, "it was given back"
 
 
 def test_an_app_is_named_as_a_document_can_be_named() -> None:

@@ -83,11 +83,19 @@ class Database:
         for version in versions:
             self._execute("INSERT INTO rows_ VALUES (:key, :version)", key=key or version, version=version)
 
-    def source(self, *, booted: float = 0.0, **options: Any) -> SqlAlchemySource:
+    def stamp(self, **ages: float) -> None:
+        """Make a table of rows that were stamped so many seconds ago."""
+        self._execute("CREATE TABLE stamped (id text PRIMARY KEY, version datetime)")
+        now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+        for key, age in ages.items():
+            stamp = (now - dt.timedelta(seconds=age)).isoformat(" ")
+            self._execute("INSERT INTO stamped VALUES (:key, :stamp)", key=key, stamp=stamp)
+
+    def source(self, *, booted: float = 0.0, table: str = "rows_", **options: Any) -> SqlAlchemySource:
         """A source as a new process makes it, with a clock that counts from some moment of its own."""
         source = SqlAlchemySource(
             url=self.url,
-            table="rows_",
+            table=table,
             cursor_column="version",
             pk_columns=["id"],
             engine_provider=self._provider,
@@ -100,7 +108,7 @@ class Database:
             watch = HandWatch(
                 source.name,
                 plan.shape.types["version"],
-                settle_seconds=None,
+                settle_seconds=options.get("settle_seconds"),
                 cap_seconds=relation.patience.cap_seconds,
                 abandon_seconds=relation.patience.abandon_seconds,
                 clock=lambda: self.time - booted,
@@ -134,7 +142,7 @@ class Poller:
         self.checkpoint: CheckpointJson = checkpoint or {}
         self.last: FetchResult | None = None
 
-    def read(self, limit: int = 10, *, briefly: bool = False) -> list[int]:
+    def read(self, limit: int = 10, *, briefly: bool = False) -> list[Any]:
         reader = self.source.open()
         self.last = (reader.look if briefly else reader.fetch_changes)(self.checkpoint, limit)
         self.checkpoint = self.last.next_checkpoint
@@ -320,6 +328,23 @@ def test_a_database_that_hides_its_transactions_is_read_with_a_warning_and_trust
     assert (watch.grade, watch.reason) == ("exact", None)
 
 
+def test_a_database_that_hides_its_transactions_is_read_at_the_distance_that_was_given(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.stamp(old=3600, young=5)
+    source = database.source(table="stamped", settle_seconds=60, horizon_wait_seconds=0)
+    poller, watch = Poller(source), source._relation._watch
+    assert watch is not None
+    database.begin("t1")
+    assert poller.read() == [], "whoever is running is waited for at first"
+    database.is_hiding = True
+    with caplog.at_level(logging.WARNING):
+        assert poller.read() == ["old"]
+    assert poller.read() == []
+    assert (watch.grade, watch.includes_bound, watch.is_settled) == ("settled", True, True)
+    assert "may miss rows that commit later than settle_seconds=60 after their stamp: it hides them" in caplog.text
+
+
 def test_a_beginning_at_now_is_behind_nobody_who_is_running(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,6 +438,22 @@ def test_what_the_next_process_should_remember_is_written_as_long_as_somebody_is
     database.running.clear()
     assert poller.read() == [3, 4]
     assert "horizon" not in poller.checkpoint
+
+
+def test_an_end_is_not_worth_a_write_while_another_of_those_remembered_is_waited_for(database: Database) -> None:
+    poller = Poller(database.source(horizon_wait_seconds=0))
+    database.begin("t1")
+    database.begin("t2")
+    database.insert(3)
+    poller.read()
+    first = poller.checkpoint["horizon"]
+    assert set(first["waits"]) == {"t1", "t2"}
+    database.end("t2")
+    assert poller.read() == []
+    assert poller.checkpoint["horizon"] == first
+    database.server = "second start"
+    assert poller.read() == []
+    assert set(poller.checkpoint["horizon"]["waits"]) == {"t1"}, "it is news to another start of the server"
 
 
 def test_a_source_that_keeps_a_distance_from_the_clock_reads_no_younger_rows(
