@@ -9,14 +9,14 @@ from tests.simulation.history import played
 from tests.simulation.plan import Plan
 
 KEPT: dict[str, list[tuple[int, str | None]]] = {
-    "fencing": [(81, None)],
+    "fencing": [(501, None)],
     "conditional_writes": [(2, None)],
     "takers_margin": [(6914, None)],
     "holders_margin": [(435, "keyset")],
     "own_clock": [(57, None)],
     "heartbeat": [(1, None)],
     "check": [(57, None)],
-    "release_of_own": [(81, None)],
+    "release_of_own": [(518, None)],
     "take_of_the_looked_at": [(37, None)],
     "ghosts": [(1, None)],
     "fingerprints": [(37, None)],
