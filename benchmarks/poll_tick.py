@@ -23,7 +23,7 @@ from sqlalchemy import Engine, create_engine
 from azure_functions_db import PollTrigger, SqlAlchemySource
 
 BATCHES, ROUNDS = 20, 30
-TARGETS = {"postgres": 2.5, "mariadb": 1.4, "sqlite": 3.5}
+TARGETS = {"postgres": 1.5, "mariadb": 1.1, "sqlite": 2.2}
 MILLION = 1_000_000
 
 
