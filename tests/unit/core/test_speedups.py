@@ -65,6 +65,16 @@ def test_digests_are_those_of_sha_256(kind: str, portable: Any) -> None:
     assert digests(starts, heads, tails) == [hashlib.sha256(whole).hexdigest() for whole in joined]
 
 
+_MOMENTS = st.datetimes() | st.datetimes(timezones=st.timezones())
+_VALUES = st.text("a'\"\\\n\x7f é") | st.integers() | _MOMENTS | st.none() | st.booleans() | st.floats() | st.binary()
+
+
+@given(st.lists(_VALUES), st.binary(max_size=2))
+def test_byte_forms_are_those_of_python(given_values: list[Any], lead: bytes) -> None:
+    forms = [lead + byte_form(value) for value in given_values]
+    assert _speedups.byte_forms(given_values, lead, byte_form, _is_utc) == forms
+
+
 _TEXTS = st.none() | st.integers(-5, 5) | st.text("01-:. TZab", max_size=8) | st.datetimes().map(str)
 
 
@@ -177,13 +187,15 @@ def _fails(_value: Any) -> Any:
 @pytest.mark.parametrize("convert", [None, lambda value: value, _fails])
 def test_every_reference_is_given_back(convert: Callable[[Any], Any] | None) -> None:
     used = _used()
-    before = [sys.getrefcount(one) for one in used]
+    form = b"".join([b"a", b"form"])
+    before = [sys.getrefcount(one) for one in [*used, form]]
     for _ in range(100):
         assert len({event.event_id for event in _events(used)}) == len(used)
         names = [str(place) for place in range(len(used))]
         _outcome(row_builder(names, [convert] * len(used)), [tuple(used), tuple(used)])
         _outcome(lambda rows: _speedups.byte_forms(rows, b"", _fails, _is_utc), list(used))
-    assert [sys.getrefcount(one) for one in used] == before
+        _speedups.byte_forms(list(used), b"", lambda _value: form, _is_utc)
+    assert [sys.getrefcount(one) for one in [*used, form]] == before
 
 
 class Tracked:
