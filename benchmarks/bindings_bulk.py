@@ -18,9 +18,9 @@ TARGETS = {
     ("insert_many", "postgres"): 1.6,
     ("upsert_many", "postgres"): 1.6,
     ("insert_many", "sqlite"): 1.6,
-    ("upsert_many", "sqlite"): 2.0,
+    ("upsert_many", "sqlite"): 1.4,
     ("insert_many", "mariadb"): 1.5,
-    ("upsert_many", "mariadb"): 1.5,
+    ("upsert_many", "mariadb"): 1.15,
 }
 COLUMNS = ["id", "customer", "status", "amount", "quantity", "note"]
 DDL = """

@@ -12,7 +12,7 @@
 #define SKEW (2 * MARGIN)  /* how far two clocks may be apart, differently at each look: a margin on each side */
 #endif
 #ifndef TAKES
-#define TAKES 3            /* how often the lease is taken at most */
+#define TAKES 4            /* how often the lease is taken at most: for the first row, to put aside, to take back, to do it anew */
 #endif
 #define NOBODY 2
 #define FLOOR (-(MARGIN + SKEW))  /* every clock agrees that the lease is over */
@@ -28,6 +28,7 @@ byte noted;                /* the batch that was about to put rows aside; a batc
 /* The source and the quarantine, which know of no lease. */
 byte acknowledged;         /* rows that the source has let go of */
 byte aside;                /* the batch that has put the poison row into quarantine, 0: it is not there */
+byte late;                 /* the batch of a removal that was given up and has yet to take effect, 0: none */
 bit handled[ROWS + 1];
 
 /* The two processes. */
@@ -45,7 +46,7 @@ byte victim = NOBODY;      /* who is about to crash */
 #ifndef REWINDS
 #define REWINDS 1
 #endif
-byte crashes = CRASHES, rewinds = REWINDS, lost_replies = 1;
+byte crashes = CRASHES, rewinds = REWINDS, lost_replies = 1, late_removals = 1;
 #ifdef FAIR                /* for progress: pauses are counted, too, and the handler takes longer than a lease */
 byte pauses = 1, busy[2];
 #endif
@@ -98,7 +99,12 @@ ltl delivered { <> (checkpoint == ROWS && acknowledged >= ROWS - 1) }
 #else
 #define LENGTH (TTL - MARGIN)
 #endif
-#ifdef ACTS_WITHOUT_LOOK   /* tick.py _acknowledge, isolation.py _take_back: no act outside without a look at the clock */
+#ifdef TAKES_BACK_ANY      /* quarantine.py take_back: a row is removed while it is the one of the batch */
+#define REMOVE(batch) aside = 0
+#else
+#define REMOVE(batch) aside = (aside == batch -> 0 : aside)
+#endif
+#ifdef ACTS_WITHOUT_LOOK   /* tick.py _acknowledge: no act on a source, which knows no token, without a look at the clock */
 #define MAY_ACT(me) true
 #else
 #define MAY_ACT(me) IN_TIME(me)
@@ -127,14 +133,15 @@ inline lose_reply() { lost_replies > 0; lost_replies-- }
 
 proctype Worker(byte me) {
     byte position;
-    bit found;
+    byte listed;           /* the batch whose row is to be taken back, 0: none */
     do
     :: { skip;
 look:   /* lease.py approach, store.py look: a tick without work takes nothing; a lost answer's lease is retaken */
         atomic {
-            idle[me] = 1; position = 0;
+            idle[me] = 1; position = 0; listed = 0;
             (token < TAKES && checkpoint < ROWS && (FREE || owner == me));
             idle[me] = 0; position = checkpoint; current[me] = 1;
+            listed = (position + 1 == POISON -> noted : 0);
             asked[me] = LENGTH
         }
 take:   /* lease.py hold, store.py take: the time counts from the asking, and the write proves the look */
@@ -159,15 +166,16 @@ take:   /* lease.py hold, store.py take: the time counts from the asking, and th
         /* tick.py _hold: a crash may have come between the last commit and its acknowledgement */
         atomic { if :: MAY_ACT(me) && acknowledged < position -> acknowledged = position; judge() :: else fi };
 #endif
-take_back: /* isolation.py _take_back: what a batch that was never committed has put aside is about to come again */
-        atomic { found = (position + 1 == POISON && noted != 0 && aside == noted) };
+take_back: /* isolation.py _take_back: what a batch that was never committed has put aside is about to come again; the
+              clock is not looked at, and a removal that is given up takes effect later or never */
+        atomic { listed = (aside == listed -> listed : 0) };
         atomic {
             if
-            :: found && MAY_ACT(me) -> aside = 0; judge()
-            :: found && !MAY_ACT(me) -> found = 0; goto give_back
-            :: !found
+            :: listed != 0 -> REMOVE(listed); judge()
+            :: listed != 0 && late_removals > 0 -> late_removals--; late = listed; listed = 0; goto give_back
+            :: listed == 0
             fi;
-            found = 0; BEGIN_HANDLER
+            listed = 0; BEGIN_HANDLER
         }
 handle: /* tick.py _handle, beside which lease.py Heartbeat.beat renews */
         do
@@ -241,7 +249,7 @@ give_back: /* tick.py _clear_up, document.py released: none but the lease of thi
     } unless {
         atomic {           /* what is started in its place is another owner, who knows nothing */
             victim == me;
-            victim = NOBODY; forget(me); idle[me] = 0; current[me] = 0; position = 0; found = 0; END_HANDLER;
+            victim = NOBODY; forget(me); idle[me] = 0; current[me] = 0; position = 0; listed = 0; END_HANDLER;
             owner = (owner == me -> NOBODY : owner)
         }
     }
@@ -271,6 +279,7 @@ end:
     :: atomic { victim == NOBODY && MAY_PASS -> PASS;
                 DOWN(left, FLOOR); DOWN(own[0], 0); DOWN(own[1], 0); DOWN(asked[0], 0); DOWN(asked[1], 0) }
     :: atomic { victim == NOBODY && crashes > 0 -> crashes--; if :: victim = 0 :: victim = 1 :: skip fi }
+    :: atomic { victim == NOBODY && late != 0 -> REMOVE(late); late = 0; judge() }
     :: atomic {   /* state/reset.py _rewrite: while no lease is alive, and to what the source still has */
            victim == NOBODY && rewinds > 0 && FREE && acknowledged < checkpoint ->
            rewinds--;

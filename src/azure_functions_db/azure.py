@@ -127,7 +127,17 @@ class BlobFolder:
 
     def read(self, name: str) -> bytes | None:
         """Return a blob's content; None where it is not there."""
-        return self._found(lambda: self._container.download_blob(self._root + name).readall(), None)
+        found = self.read_tagged(name)
+        return None if found is None else found[0]
+
+    def read_tagged(self, name: str) -> tuple[bytes, str] | None:
+        """Return a blob's content with its ETag; None where it is not there."""
+
+        def downloaded() -> tuple[bytes, str]:
+            blob = self._container.download_blob(self._root + name)
+            return blob.readall(), blob.properties.etag
+
+        return self._found(downloaded, None)
 
     def write(self, contents: Mapping[str, bytes]) -> None:
         """Keep blobs, each before the next."""
@@ -144,6 +154,17 @@ class BlobFolder:
     def remove(self, name: str) -> None:
         """Forget a blob; one that is not there is no error."""
         self._found(lambda: self._container.delete_blob(self._root + name), None)
+
+    def remove_tagged(self, name: str, etag: str) -> None:
+        """Forget a blob unless it was written anew; one that is not there is no error."""
+        from azure.core import MatchConditions
+        from azure.core.exceptions import ResourceModifiedError
+
+        def delete() -> None:
+            with suppress(ResourceModifiedError):
+                self._container.delete_blob(self._root + name, etag=etag, match_condition=MatchConditions.IfNotModified)
+
+        self._found(delete, None)
 
     @property
     def _root(self) -> str:

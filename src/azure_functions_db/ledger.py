@@ -9,13 +9,13 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from azure_functions_db.core.clocks import utc_now
+from azure_functions_db.core.clocks import utc_moment, utc_now
 from azure_functions_db.core.errors import WriteConnectionError, WriteError
 from azure_functions_db.core.serializers import datetime_text, serialize_part
 from azure_functions_db.core.signals import BatchCommitted
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import code_of, is_connection_failure
-from azure_functions_db.sql.own_tables import OwnTable, exact_text
+from azure_functions_db.sql.own_tables import OwnTable, exact_text, own_types
 from azure_functions_db.sql.transactions import (
     ambient_connection,
     ambient_transaction,
@@ -49,14 +49,14 @@ class LedgerTable(OwnTable):
         engine: Callable[[], Engine],
         name: str,
         schema: str | None,
-        columns: Callable[[], list[Column[Any]]],
+        columns: Callable[[str], list[Column[Any]]],
         clock: Callable[[], dt.datetime],
     ) -> None:
-        def items() -> list[SchemaItem]:
+        def items(dialect: str) -> list[SchemaItem]:
             from sqlalchemy import Column, Index, String
 
             noted_at = Column(NOTED_AT, String(32), nullable=False)
-            return [*columns(), noted_at, Index(f"ix_{name}_{NOTED_AT}", noted_at)]
+            return [*columns(dialect), noted_at, Index(f"ix_{name}_{NOTED_AT}", noted_at)]
 
         super().__init__(engine, name, schema, items)
         self._clock = clock
@@ -100,19 +100,15 @@ class LedgerTable(OwnTable):
             raise kind(f"The ledger {self.name} failed: {code_of(error)}", table=self.name) from error
 
 
-def _insert_new(table: Table, dialect: str) -> Executable:
+def _insert_new(table: Table, dialect: str) -> Any:
     """Return an insert that passes over rows whose key is there already."""
-    from sqlalchemy.dialects import mysql, postgresql, sqlite
-
     match dialect:
-        case "postgresql":
-            return postgresql.insert(table).on_conflict_do_nothing()
-        case "sqlite":
-            return sqlite.insert(table).on_conflict_do_nothing()
+        case "postgresql" | "sqlite":
+            return own_types(dialect).insert(table).on_conflict_do_nothing()
         case "mysql" | "mariadb":
             # IGNORE would also cut a text that is too long, and the event it stands for would never be found again.
             as_it_is = {NOTED_AT: table.c[NOTED_AT]}
-            return mysql.insert(table).on_duplicate_key_update(as_it_is)
+            return own_types(dialect).insert(table).on_duplicate_key_update(as_it_is)
         case "mssql":
             return _insert_unless_there(table)
         case _:
@@ -251,12 +247,12 @@ def _shortened(scope: str) -> str:
     return f"{scope[: _LONGEST_SCOPE - len(digest)]}{digest}"
 
 
-def _processed_columns() -> list[Column[Any]]:
+def _processed_columns(dialect: str) -> list[Column[Any]]:
     from sqlalchemy import Column, String
 
     return [
-        Column("scope", exact_text(_LONGEST_SCOPE), primary_key=True),
-        Column("event_id", exact_text(200), primary_key=True),
+        Column("scope", exact_text(_LONGEST_SCOPE, dialect), primary_key=True),
+        Column("event_id", exact_text(200, dialect), primary_key=True),
         Column("mark", String(32), nullable=False),
     ]
 
@@ -327,7 +323,7 @@ def _cursor_of(event: Event) -> CursorPart:
 def _comparable(part: CursorPart) -> Any:
     # The same moment may come with another offset when a session's time zone is another.
     if isinstance(part, dt.datetime) and part.tzinfo is not None:
-        part = part.astimezone(dt.UTC)
+        part = utc_moment(part)
     return serialize_part(part)
 
 
@@ -341,13 +337,13 @@ def _row(poller_name: str, event: Event) -> dict[str, str]:
     }
 
 
-def _delivered_columns() -> list[Column[Any]]:
+def _delivered_columns(dialect: str) -> list[Column[Any]]:
     from sqlalchemy import Column, String, Text
 
     return [
-        Column("poller_name", exact_text(200), primary_key=True),
+        Column("poller_name", exact_text(200, dialect), primary_key=True),
         Column("position_hash", String(64), primary_key=True),
-        Column("event_id", exact_text(200), nullable=False),
+        Column("event_id", exact_text(200, dialect), nullable=False),
         Column("cursor_value", Text, nullable=False),
         Column("row_key", Text, nullable=False),
     ]

@@ -6,15 +6,17 @@ import errno
 import hashlib
 import json
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.azure import BlobFolder
 from azure_functions_db.core.config import encoded_name
 from azure_functions_db.core.errors import ConfigurationError, StateStoreError
-from azure_functions_db.core.files import listed, make_folder, read_whole, replace_whole
+from azure_functions_db.core.files import listed, locked, make_folder, read_whole, replace_whole
 from azure_functions_db.core.serializers import datetime_text, is_count, parsed_json, timestamp
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.sql.engine import engine_getter
@@ -26,13 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from azure.storage.blob import ContainerClient
-    from sqlalchemy import Column, Connection
+    from sqlalchemy import Column, ColumnElement, Connection
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.sql.engine import EngineProvider
 
 
 __all__ = ["BlobQuarantine", "FileQuarantine", "SqlQuarantine"]
+
+_SUFFIX, _LOCK = ".json", ".lock"
 
 
 class BlobQuarantine:
@@ -58,15 +62,7 @@ class BlobQuarantine:
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
-        names = self._blobs.names("" if poller_name is None else folder_of(poller_name))
-        contents = [(name, self._blobs.read(name)) for name in names]
-        return oldest_first(
-            [
-                decoded(content, f"The blob {name}", is_at(name))
-                for name, content in contents
-                if content is not None  # removed by somebody else meanwhile
-            ]
-        )
+        return oldest_first([row for row, _ in self._kept(poller_name)])
 
     def count(self, poller_name: str) -> int:
         """Return how many rows of a poller are kept; none is read."""
@@ -76,12 +72,27 @@ class BlobQuarantine:
         """Forget one row; one that is not there is no error."""
         self._blobs.remove(path_of(poller_name, event_id))
 
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        """Forget the rows of a poller that this batch has put aside; one that was put aside anew stays."""
+        for row, etag in self._kept(poller_name):
+            if row.batch_id == batch_id:
+                self._blobs.remove_tagged(path_of(row.poller_name, row.event_id), etag)
+
+    def _kept(self, poller_name: str | None) -> Iterator[tuple[QuarantinedRow, str]]:
+        """Yield each row with the ETag of its blob."""
+        for name in self._blobs.names("" if poller_name is None else folder_of(poller_name)):
+            found = self._blobs.read_tagged(name)
+            if found is not None:  # removed by somebody else meanwhile
+                content, etag = found
+                yield decoded(content, f"The blob {name}", is_at(name)), etag
+
 
 def _blob_failure(reason: str) -> StateStoreError:
     return StateStoreError(f"The quarantine in blob storage failed: {reason}", unreachable=True)
 
 
 LOCK_SECONDS = 30.0
+_ESCAPE = "/"
 
 
 class SqlQuarantine:
@@ -107,17 +118,13 @@ class SqlQuarantine:
         """Keep the rows durably; the same row put twice is kept once."""
         with self._connected() as connection:
             for row in rows:
-                self._delete(connection, row.poller_name, row.event_id)
+                self._forget(connection, row.poller_name, row.event_id)
                 connection.execute(self._own.table.insert().values(_values(row)))
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
-        statement = self._own.table.select()
-        if poller_name is not None and _is_plain(poller_name):
-            statement = statement.where(self._own.table.c.poller_name == poller_name)
         with self._connected() as connection:
-            kept = [self._decoded(row) for row in connection.execute(statement)]
-        return oldest_first([row for row in kept if poller_name in {None, row.poller_name}])
+            return oldest_first([row for row, _ in self._kept(connection, poller_name)])
 
     def count(self, poller_name: str) -> int:
         """Return how many rows of a poller are kept; none is read, unless its name is an odd one."""
@@ -132,24 +139,43 @@ class SqlQuarantine:
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
         with self._connected() as connection:
-            self._delete(connection, poller_name, event_id)
+            self._forget(connection, poller_name, event_id)
+
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        """Forget the rows of a poller that this batch has put aside; one that was put aside anew stays."""
+        # Asked once more by the statement that removes: since it was listed, the row may have come anew.
+        is_of_batch = self._own.table.c.entry.like(_holding(_line("batch_id", batch_id)), escape=_ESCAPE)
+        with self._connected() as connection:
+            for row, kept in self._kept(connection, poller_name):
+                if row.batch_id == batch_id:
+                    self._delete(connection, kept, is_of_batch)
 
     def ddl(self) -> str:
         """Return the statement that makes the table, for a database in which the app may not."""
         return self._own.ddl()
 
-    def _delete(self, connection: Connection, poller_name: str, event_id: str) -> None:
-        columns = self._own.table.c
-        for poller, event in self._keys(connection, poller_name, event_id):
-            connection.execute(self._own.table.delete().where(columns.poller_name == poller, columns.event_id == event))
-
-    def _keys(self, connection: Connection, poller_name: str, event_id: str) -> list[tuple[str, str]]:
-        """Return the key of a row in the table; one of an odd name may have been kept as it is by older versions."""
+    def _forget(self, connection: Connection, poller_name: str, event_id: str) -> None:
         if _is_plain(poller_name) and _is_plain(event_id):
-            return [(poller_name, event_id)]
-        rows = connection.execute(self._own.table.select()).all()
-        keyed = ((self._decoded(row), (row.poller_name, row.event_id)) for row in rows)
-        return [key for row, key in keyed if (row.poller_name, row.event_id) == (poller_name, event_id)]
+            self._delete(connection, _Key(poller_name, event_id))
+            return
+        for row, kept in self._kept(connection, poller_name):
+            if row.event_id == event_id:
+                self._delete(connection, kept)
+
+    def _kept(self, connection: Connection, poller_name: str | None) -> list[tuple[QuarantinedRow, _Key]]:
+        """Return each row with its key in the table: older versions have kept odd names as they are."""
+        statement = self._own.table.select()
+        if poller_name is not None and _is_plain(poller_name):
+            statement = statement.where(self._own.table.c.poller_name == poller_name)
+        kept = [
+            (self._decoded(found), _Key(found.poller_name, found.event_id)) for found in connection.execute(statement)
+        ]
+        return [(row, key) for row, key in kept if poller_name in {None, row.poller_name}]
+
+    def _delete(self, connection: Connection, key: _Key, *conditions: ColumnElement[bool]) -> None:
+        columns = self._own.table.c
+        is_it = (columns.poller_name == key.poller_name, columns.event_id == key.event_id)
+        connection.execute(self._own.table.delete().where(*is_it, *conditions))
 
     def _decoded(self, row: Any) -> QuarantinedRow:
         return decoded(row.entry, f"{self._own.name}, event {row.event_id}", _is_of(row))
@@ -172,15 +198,22 @@ class SqlQuarantine:
             raise StateStoreError(f"The quarantine table {self._own.name} failed: {error}", unreachable=True) from error
 
 
-def _columns() -> list[Column[Any]]:
+class _Key(NamedTuple):
+    """The names of a row as the table has them."""
+
+    poller_name: str
+    event_id: str
+
+
+def _columns(dialect: str) -> list[Column[Any]]:
     from sqlalchemy import Column, String
 
     return [
-        Column("poller_name", exact_text(200), primary_key=True),
-        Column("event_id", exact_text(200), primary_key=True),
+        Column("poller_name", exact_text(200, dialect), primary_key=True),
+        Column("event_id", exact_text(200, dialect), primary_key=True),
         Column("quarantined_at", String(40), nullable=False),
         Column("error_type", String(200), nullable=False),
-        Column("entry", long_text(), nullable=False),
+        Column("entry", long_text(dialect), nullable=False),
     ]
 
 
@@ -220,8 +253,21 @@ def _plain(name: str) -> str:
     return name if _is_plain(name) else f"{escaped[1:121]}~{hashlib.sha256(escaped.encode()).hexdigest()[:32]}"
 
 
+def _holding(text: str) -> str:
+    """Return the pattern of what has this text in it.
+
+    Not every database compares whole entries: pyodbc sends what is long as ntext, which SQL Server compares
+    with nothing, and Oracle compares no CLOB.
+    """
+    return "%" + re.sub(r"[%_/]", rf"{_ESCAPE}\g<0>", text) + "%"
+
+
 class FileQuarantine:
-    """Keeps rows in a folder, at ``{path}/{poller_name}/{event_id}.json``; made when first needed."""
+    """Keeps rows in a folder, at ``{path}/{poller_name}/{event_id}.json``; made when first needed.
+
+    Rows of one poller are put aside and taken back under one lock: whoever is paused between looking at a
+    file and removing it must not remove what another process has put there meanwhile.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._root = Path(path)
@@ -232,26 +278,19 @@ class FileQuarantine:
             for row in rows:
                 path = self._root / path_of(row.poller_name, row.event_id)
                 make_folder(path.parent)
-                replace_whole(path, encoded(row).encode(), by_way_of=f".{os.getpid()}.part")
+                with locked(path.parent / _LOCK):
+                    replace_whole(path, encoded(row).encode(), by_way_of=f".{os.getpid()}.part")
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
         """Return what is kept, oldest first; of one poller where it is named."""
         with _file_failures(self._root):
-            folders = self._folders() if poller_name is None else [self._root / folder_of(poller_name)]
-            paths = [path for folder in folders for path in listed(folder) if path.suffix == ".json"]
-            contents = [(path, read_whole(path)) for path in paths]
-        return oldest_first(
-            [
-                decoded(content, str(path), is_at(f"{path.parent.name}/{path.name}"))
-                for path, content in contents
-                if content is not None  # forgotten since the folder was listed
-            ]
-        )
+            folders = self._folders() if poller_name is None else [self._folder(poller_name)]
+            return oldest_first([row for folder in folders for row, _ in self._kept(folder)])
 
     def count(self, poller_name: str) -> int:
         """Return how many rows of a poller are kept; none is read."""
         with _file_failures(self._root):
-            return sum(path.suffix == ".json" for path in listed(self._root / folder_of(poller_name)))
+            return len(_row_files(self._folder(poller_name)))
 
     def remove(self, poller_name: str, event_id: str) -> None:
         """Forget one row; one that is not there is no error."""
@@ -262,8 +301,33 @@ class FileQuarantine:
             if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        """Forget the rows of a poller that this batch has put aside; one that was put aside anew stays."""
+        folder = self._folder(poller_name)
+        with _file_failures(self._root):
+            if not _row_files(folder):
+                return  # There may be no folder to have a lock in.
+            with locked(folder / _LOCK):
+                for row, path in self._kept(folder):
+                    if row.batch_id == batch_id:
+                        path.unlink(missing_ok=True)  # a person may forget a row without the lock
+
+    def _folder(self, poller_name: str) -> Path:
+        return self._root / folder_of(poller_name)
+
     def _folders(self) -> list[Path]:
         return [path for path in listed(self._root) if path.is_dir()]
+
+    def _kept(self, folder: Path) -> Iterator[tuple[QuarantinedRow, Path]]:
+        """Yield each row with its file."""
+        for path in _row_files(folder):
+            content = read_whole(path)
+            if content is not None:  # forgotten since the folder was listed
+                yield decoded(content, str(path), is_at(f"{folder.name}/{path.name}")), path
+
+
+def _row_files(folder: Path) -> list[Path]:
+    return [path for path in listed(folder) if path.suffix == _SUFFIX]
 
 
 @contextmanager
@@ -292,7 +356,15 @@ def encoded(row: QuarantinedRow) -> str:
     """Return the row as JSON."""
     written = {name: getattr(row, name) for name in _NAMES}
     written |= {"quarantined_at": datetime_text(row.quarantined_at), "traceback": row.traceback, "types": row.types}
-    return json.dumps(written, indent=2, allow_nan=False)
+    return _json(written)
+
+
+def _line(name: str, value: str) -> str:
+    """Return what `encoded` has for one of its own labels and for nothing else: a line break in a text is escaped."""
+    return _json({name: value})[1:-2]
+
+
+_json = partial(json.dumps, indent=2, allow_nan=False)
 
 
 def decoded(text: str | bytes, where: str, belongs: Callable[[QuarantinedRow], bool]) -> QuarantinedRow:
@@ -328,7 +400,7 @@ def _refusal(where: str, what: str) -> StateStoreError:
 
 def path_of(poller_name: str, event_id: str) -> str:
     """Return where a row lies below a sink's root; any name is safe in it."""
-    return f"{folder_of(poller_name)}{encoded_name('event id', event_id)}.json"
+    return f"{folder_of(poller_name)}{encoded_name('event id', event_id)}{_SUFFIX}"
 
 
 def folder_of(poller_name: str) -> str:

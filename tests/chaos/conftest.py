@@ -10,6 +10,11 @@ import pytest
 from tests.chaos.scene import Scene
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have these tests take turns: they wait more than they compute, and other workers are to compute meanwhile."""
+    item.add_marker(pytest.mark.xdist_group("chaos"))
+
+
 @pytest.fixture
 def server() -> str:
     return "postgres"

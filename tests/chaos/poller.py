@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import random
 import sys
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ POISON_EVERY = 150
 
 @dataclass(frozen=True)
 class Task:
-    """What a poller process is to do; travels as JSON."""
+    """What a poller process is to do."""
 
     folder: str
     poller: str
@@ -58,6 +58,8 @@ class Task:
     longest_work: float = 0.0
     overtime: float = 0.0
     """How often a call takes three times the ttl, from 0 to 1."""
+    rest: float = SLICE
+    """How long it rests after a tick."""
     without: str = ""
     """The guard to do without."""
     source: dict[str, Any] = field(default_factory=dict)
@@ -67,9 +69,6 @@ class Task:
     connect_args: dict[str, Any] = field(default_factory=dict)
     graded: bool = False
     """Whether to write down the source's grade first."""
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "tests.chaos.poller", json.dumps(asdict(self))]
 
 
 def is_poison(version: int) -> bool:
@@ -215,12 +214,17 @@ def trigger_of(task: Task, source: Any, record: Record, gates: Gates) -> PollTri
 
 
 def end_with_parent() -> None:
-    """End at once, whatever this process waits for, when whoever started it is gone and the pipe from there closes."""
-    os.read(sys.stdin.fileno(), 1)
+    """End at once, whatever this process waits for, when whoever started it is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a poller is somebody's child"
+    parent.join()
     os._exit(1)
 
 
-def main(task: Task) -> None:
+def main(task: Task, errors: Path) -> None:
+    """Poll; what goes wrong is told in a file."""
+    with errors.open("ab") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
     threading.Thread(target=end_with_parent, daemon=True).start()
     if task.without:
         GUARDS[task.without]()
@@ -235,8 +239,4 @@ def main(task: Task) -> None:
             record("ticked", handled=trigger.run(timer=None, handler=handler))
         except DbError as error:
             record("failed", error=type(error).__name__)
-        time.sleep(SLICE)
-
-
-if __name__ == "__main__":
-    main(Task(**json.loads(sys.argv[1])))
+        time.sleep(task.rest)

@@ -1,18 +1,10 @@
-"""The chaos suite: pollers and writers on real servers, in bad weather, judged by what arrived.
-
-Run as a program: `python -m tests.chaos.storm SECONDS SEED [GUARD]`, the guard being one to do without.
-"""
+"""The chaos suite: pollers and writers on real servers, in bad weather, judged by what arrived."""
 
 from __future__ import annotations
 
-import shutil
-import signal
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +17,6 @@ from tests.chaos.judge import Verdict, judged
 from tests.chaos.poller import Task
 from tests.chaos.record import entries
 from tests.chaos.scene import quarantined
-from tests.chaos.servers import private_servers
 from tests.chaos.weather import Weather
 from tests.chaos.writer import StubbornWriter
 from tests.conftest import execute
@@ -138,6 +129,7 @@ class Storm:
             container=CONTAINER,
             longest_work=0.15,
             overtime=0.02,
+            rest=0.1,  # there are eight of them
             without=self._without,
         )
 
@@ -158,29 +150,3 @@ def rows_in(url: str) -> dict[int, int]:
         found = {row.id: row.version for row in connection.execute(text("SELECT id, version FROM changes"))}
     engine.dispose()
     return found
-
-
-def main(seconds: float, seed: int, without: str = "") -> int:
-    print(f"chaos for {seconds:g} s with seed {seed}", flush=True)  # noqa: T201 - its report
-    folder = Path(tempfile.mkdtemp(prefix="azfdb-chaos-"))
-    with ExitStack() as ending:
-        storm = Storm(folder, ending.enter_context(private_servers()), seed, without)
-        ending.callback(storm.weather.close)
-        ending.callback(storm.fleet.abandon)
-        storm.rage(seconds)
-        storm.settle()
-        complaints = storm.complaints()
-        print("\n".join([storm.report(), *complaints[:50]]), flush=True)  # noqa: T201 - its report
-    if complaints:
-        print(f"{len(complaints)} complaints; the journals are in {folder}", flush=True)  # noqa: T201 - its report
-        return 1
-    shutil.rmtree(folder)
-    return 0
-
-
-if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, lambda number, _: sys.exit(128 + number)
-        )  # servers and pollers are stopped on the way out
-    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

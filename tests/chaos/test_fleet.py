@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos.poller import Task
@@ -29,7 +31,7 @@ sys.stdin.read()
 def test_a_poller_that_waits_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     task = Task(folder=str(tmp_path), poller="orphan", who="orphan", url="sqlite://", ttl=1.0)
     Gates(tmp_path, task.who).close("start")
-    command = [sys.executable, "-c", PARENT, task.command()[-1]]
+    command = [sys.executable, "-c", PARENT, json.dumps(asdict(task))]
     with subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         orphan = int(parent.stdout.readline())

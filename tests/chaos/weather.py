@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from tests.chaos.servers import Servers
 
 
-CUT_READERS = "SELECT pg_terminate_backend(active_pid, 2000) FROM pg_replication_slots WHERE active"
-DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
+OUR_SLOTS = "FROM pg_replication_slots WHERE slot_type = 'logical'"  # a standby's is physical, and left alone
+CUT_READERS = f"SELECT pg_terminate_backend(active_pid, 2000) {OUR_SLOTS} AND active"
+DROP_SLOT = f"SELECT pg_drop_replication_slot(slot_name) {OUR_SLOTS} AND NOT active"
 HOLD_SLOT = b"START_REPLICATION SLOT postgres_log LOGICAL 0/0 (proto_version '1', publication_names 'postgres_log')"
 NOISE = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 1000000)) FROM generate_series(1, 20)"
 RELOAD = "SELECT pg_reload_conf()"
@@ -151,7 +152,11 @@ class Weather:
         return ""
 
     def log_limit_hit(self) -> str:
-        """Let the server write more log than it keeps for a slot: what was not read is lost."""
+        """Let the server write more log than it keeps for a slot: what was not read is lost.
+
+        Not while a standby is being made: it would lose its place as well.
+        """
+        self._wait_for("postgres")
         self._run("postgres", "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", RELOAD)
         excess = (NOISE, "SELECT pg_switch_wal()", "CHECKPOINT", SLOT_STATUS)
         is_lost = any("lost" in self._run("postgres", *excess) for _ in range(5))
@@ -179,10 +184,13 @@ class Weather:
 
     def _aside_from_others(self, name: str, change: Callable[[], None]) -> str:
         """Take a server down and bring it back; other troubles do not wait until it is there."""
-        if name in self._restarts:
-            self._restarts[name].result()
+        self._wait_for(name)
         self._restarts[name] = self._aside.submit(change)
         return ""
+
+    def _wait_for(self, name: str) -> None:
+        if name in self._restarts:
+            self._restarts[name].result()
 
     def _deck(self) -> list[Callable[[], str]]:
         restarts = [self.postgres_restart, self.mariadb_restart, self.azurite_restart, self.failover]

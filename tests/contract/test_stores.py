@@ -24,12 +24,39 @@ from azure_functions_db import (
     SqlStateStore,
     TableStateStore,
 )
-from azure_functions_db.state.backend import DocumentName, document_name
+from azure_functions_db.state.backend import DocumentName, Stored, document_name
 from azure_functions_db.testing.stores import Delete, NewStore, StateStoreContract
 from tests.support import cosmos
 
 
-class TestMemoryStateStore(StateStoreContract):
+class BackendContract:
+    """What every place for documents does about a write that comes too late: it says no, and changes nothing."""
+
+    @pytest.fixture
+    def name(self, new_store: NewStore) -> DocumentName:
+        return document_name(new_store()._app_name, "orders")
+
+    def test_a_document_is_made_once(self, new_store: NewStore, name: DocumentName) -> None:
+        place = new_store()._backend
+        version = place.create(name, b"first")
+        assert version is not None
+        assert place.create(name, b"second") is None
+        assert place.read(name) == Stored(b"first", version)
+
+    def test_only_the_version_that_was_read_is_replaced_or_removed(
+        self, new_store: NewStore, name: DocumentName
+    ) -> None:
+        place = new_store()._backend
+        first = place.create(name, b"first")
+        second = place.replace(name, b"second", first)
+        assert second not in {first, None}
+        assert (place.replace(name, b"third", first), place.delete(name, first)) == (None, False)
+        assert place.read(name) == Stored(b"second", second)
+        assert place.delete(name, second)
+        assert (place.replace(name, b"third", second), place.read(name)) == (None, None)
+
+
+class TestMemoryStateStore(StateStoreContract, BackendContract):
     @pytest.fixture
     def new_store(self) -> NewStore:
         return partial(MemoryStateStore, shared_with=MemoryStateStore(app_name="app"), app_name="app")
@@ -40,7 +67,7 @@ class TestMemoryStateStore(StateStoreContract):
         return lambda poller_name: documents.pop(DocumentName("app", poller_name))
 
 
-class TestFileStateStore(StateStoreContract):
+class TestFileStateStore(StateStoreContract, BackendContract):
     @pytest.fixture
     def new_store(self, tmp_path: Path) -> NewStore:
         return partial(FileStateStore, tmp_path / "state", app_name="app")
@@ -50,7 +77,7 @@ class TestFileStateStore(StateStoreContract):
         return lambda poller_name: (tmp_path / "state" / "app" / f"{poller_name}.json").unlink()
 
 
-class TestBlobCheckpointStore(StateStoreContract):
+class TestBlobCheckpointStore(StateStoreContract, BackendContract):
     @pytest.fixture
     def new_store(self, azurite: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
         monkeypatch.setenv("AzureWebJobsStorage", azurite)
@@ -62,7 +89,7 @@ class TestBlobCheckpointStore(StateStoreContract):
         return lambda poller_name: store._backend._container.delete_blob(f"state/{store._app_name}/{poller_name}.json")
 
 
-class TestSqlStateStore(StateStoreContract):
+class TestSqlStateStore(StateStoreContract, BackendContract):
     @pytest.fixture(params=["sqlite_database", "postgres_url", "mariadb_url", "sql_server_database"])
     def new_store(self, request: pytest.FixtureRequest) -> Iterator[NewStore]:
         url = request.getfixturevalue(request.param)
@@ -83,7 +110,7 @@ class TestSqlStateStore(StateStoreContract):
         return delete
 
 
-class TestTableStateStore(StateStoreContract):
+class TestTableStateStore(StateStoreContract, BackendContract):
     @pytest.fixture
     def new_store(self, azurite: str, monkeypatch: pytest.MonkeyPatch) -> NewStore:
         monkeypatch.setenv("AzureWebJobsStorage", azurite)
@@ -95,7 +122,7 @@ class TestTableStateStore(StateStoreContract):
         return lambda poller_name: store._backend._table.delete_entity(store._app_name, poller_name)
 
 
-class TestCosmosStateStore(StateStoreContract):
+class TestCosmosStateStore(StateStoreContract, BackendContract):
     @pytest.fixture
     def new_store(self, cosmos_server: str) -> NewStore:
         return partial(CosmosStateStore, container_client=cosmos.container("contract"), app_name=a_new_app())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ class Poller:
             self.target.apply(page.records)
             self.step("before the commit")
             if page.next_checkpoint != self.checkpoint:
-                self.checkpoint = page.next_checkpoint
+                self.checkpoint = json.loads(json.dumps(page.next_checkpoint))  # as a store keeps it
                 self.step("after the commit")
                 reader.acknowledge(self.checkpoint)
             between()

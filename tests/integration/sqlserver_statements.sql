@@ -285,6 +285,8 @@ SELECT count(*) AS count_1
 FROM azfdb_quarantine 
 WHERE azfdb_quarantine.poller_name = @P1
 GO
+DELETE FROM azfdb_quarantine WHERE azfdb_quarantine.poller_name = @P1 AND azfdb_quarantine.event_id = @P2 AND azfdb_quarantine.entry LIKE @P3 ESCAPE '/'
+GO
 SELECT azfdb_quarantine.poller_name, azfdb_quarantine.event_id, azfdb_quarantine.quarantined_at, azfdb_quarantine.error_type, azfdb_quarantine.entry 
 FROM azfdb_quarantine
 GO

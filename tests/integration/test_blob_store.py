@@ -27,11 +27,16 @@ from azure_functions_db import (
 from azure_functions_db.azure import ByConnectionString, ByIdentity, storage_account
 from azure_functions_db.core.types import QuarantinedRow
 from azure_functions_db.quarantine import BlobQuarantine
+from tests.support.storage import Refusing
 from tests.support.told import whole_story
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
 NO_RETRY = LinearRetry(backoff=0, retry_total=0)
+
+
+def makes_container(request: Any) -> bool:
+    return request.method == "PUT" and "restype=container" in request.url
 
 
 class Wire(RequestsTransport):  # type: ignore[misc]  # the SDK does not tell its type
@@ -186,6 +191,33 @@ class TestAnOlderDocument:
             store.acquire_lease(POLLER, 60)
         assert list(container.list_blob_names()) == ["state/orders.json"]
 
+    def test_that_was_claimed_by_this_app_is_its_own_whatever_its_fingerprint(
+        self, store: BlobCheckpointStore, container: ContainerClient
+    ) -> None:
+        put(container, "state/orders.json", self.OLD)
+        container.get_blob_client("state/orders.json").set_blob_metadata({"carried_over_by": "shop"})
+        assert store.look(POLLER, "sha256:ours").checkpoint == self.OLD["checkpoint"]
+
+    def test_is_asked_for_once(self, store: BlobCheckpointStore, wire: Wire) -> None:
+        store.look(POLLER)
+        wire.counted()
+        store.look(POLLER)
+        assert wire.counted() == 1
+
+    def test_is_not_looked_for_where_its_path_would_be_another_apps(
+        self, store: BlobCheckpointStore, container: ContainerClient
+    ) -> None:
+        put(container, "state/other/orders.json", self.OLD | {"poller_name": "other/orders"})
+        assert store.look("other/orders").checkpoint == {}
+
+    def test_that_cannot_be_claimed_is_not_taken_over(self, azurite: str, blob_container: str) -> None:
+        wire = Refusing(lambda request: "comp=metadata" in request.url, 403, "AuthorizationPermissionMismatch")
+        with ContainerClient.from_connection_string(azurite, blob_container, transport=wire) as client:
+            put(client, "state/orders.json", self.OLD)
+            with pytest.raises(StateStoreError, match="it refuses access"):
+                BlobCheckpointStore(container_client=client).acquire_lease(POLLER, 60)
+            assert list(client.list_blob_names()) == ["state/orders.json"]
+
     def test_of_a_damaged_kind_is_refused(self, store: BlobCheckpointStore, container: ContainerClient) -> None:
         put(container, "state/orders.json", {"version": 1})
         with pytest.raises(StateStoreError):
@@ -222,6 +254,14 @@ class TestTheDocument:
             with client, pytest.raises(StateStoreError, match="HTTP 404"):
                 BlobCheckpointStore(container_client=client).load_checkpoint(POLLER)
 
+    def test_is_not_taken_for_forgotten_when_it_could_not_be_removed(self, azurite: str, blob_container: str) -> None:
+        wire = Refusing(lambda request: request.method == "DELETE", 403, "AuthorizationPermissionMismatch")
+        with ContainerClient.from_connection_string(azurite, blob_container, transport=wire) as client:
+            store = BlobCheckpointStore(container_client=client)
+            store.release_lease(POLLER, store.acquire_lease(POLLER, 60))
+            with pytest.raises(StateStoreError, match="it refuses access"):
+                store.forget(POLLER)
+
 
 class TestTheContainer:
     @pytest.fixture
@@ -235,6 +275,48 @@ class TestTheContainer:
         assert store.load_checkpoint(POLLER) == {}
         store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
         assert store.load_checkpoint(POLLER) == FIRST
+
+    def test_that_is_missing_holds_no_pollers_and_is_named(self, missing: ContainerClient) -> None:
+        store = BlobCheckpointStore(container_client=missing)
+        assert store.poller_names() == []
+        with pytest.raises(ConfigurationError, match=f"There is no container {missing.container_name} here"):
+            store.check_place()
+        store.acquire_lease(POLLER, 60)
+        store.check_place()
+        assert store.poller_names() == [POLLER]
+
+    def test_that_another_instance_makes_at_the_same_moment_is_used(self, azurite: str, blob_container: str) -> None:
+        class Rival(RequestsTransport):  # type: ignore[misc]  # the SDK does not tell its type
+            def send(self, request: Any, **options: Any) -> Any:
+                if makes_container(request):
+                    super().send(request, **options)
+                return super().send(request, **options)
+
+        name = f"{blob_container}-2"
+        with ContainerClient.from_connection_string(azurite, name, transport=Rival()) as client:
+            BlobCheckpointStore(container_client=client).acquire_lease(POLLER, 60)
+            client.delete_container()
+
+    def test_that_is_being_deleted_is_told_as_that(self, azurite: str, blob_container: str) -> None:
+        wire = Refusing(makes_container, 409, "ContainerBeingDeleted")
+        with ContainerClient.from_connection_string(azurite, f"{blob_container}-2", transport=wire) as client:
+            store = BlobCheckpointStore(container_client=client)
+            with pytest.raises(StateStoreError, match="ContainerBeingDeleted, HTTP 409"):
+                store.acquire_lease(POLLER, 60)
+
+    def test_is_not_made_because_something_else_is_missing(self, azurite: str, blob_container: str) -> None:
+        wire = Refusing(lambda request: request.method == "PUT", 404)
+        client = ContainerClient.from_connection_string(azurite, blob_container, transport=wire)
+        with client, pytest.raises(StateStoreError, match="HTTP 404"):
+            BlobCheckpointStore(container_client=client).acquire_lease(POLLER, 60)
+        assert "PUT orders.json" in wire.requests
+        assert f"PUT {blob_container}" not in wire.requests
+
+    def test_is_not_taken_for_empty_because_something_else_is_missing(self, azurite: str) -> None:
+        wire = Refusing(lambda _: True, 404, "ResourceNotFound")
+        client = ContainerClient.from_connection_string(azurite, "c", transport=wire, retry_policy=NO_RETRY)
+        with client, pytest.raises(StateStoreError, match="HTTP 404"):
+            BlobCheckpointStore(container_client=client).poller_names()
 
     def test_removed_under_a_lease_is_a_lost_lease(self, missing: ContainerClient) -> None:
         store = BlobCheckpointStore(container_client=missing)

@@ -129,6 +129,29 @@ def test_a_session_that_is_behind_is_not_taken_for_a_missing_document(
         store.load_checkpoint(POLLER)
 
 
+def test_a_refused_request_is_not_taken_for_a_missing_document(
+    store: CosmosStateStore, transport: CosmosTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CosmosTransport, "answer", lambda _, request, __: cosmos.answer(request, 403, {}))
+    transport.plan("forbidden", range(1, 1000))
+    with pytest.raises(StateStoreError, match="it refuses access"):
+        store.load_checkpoint(POLLER)
+
+
+def test_a_setting_with_a_connection_string_is_all_it_needs(
+    cosmos_server: str, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE", f"AccountEndpoint={cosmos_server};AccountKey={cosmos.KEY};")
+    cosmos.container("state")
+    assert CosmosStateStore(connection="STATE", app_name=app).poller_names() == []
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "azure.cosmos", None)
+    with pytest.raises(ConfigurationError, match=r'CosmosStateStore needs .*azure-functions-db\[cosmos\]"'):
+        CosmosStateStore(connection="STATE").load_checkpoint(POLLER)
+
+
 def test_a_damaged_connection_string_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATE", "Name=a;AccountKey=hush;")
     with pytest.raises(ConfigurationError, match="no connection string of Cosmos DB") as refused:
@@ -161,6 +184,17 @@ def test_the_services_own_time_is_told(store: CosmosStateStore) -> None:
     told = store.storage_time()
     assert told is not None
     assert abs(told - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=10)
+
+
+def test_a_service_that_tells_no_time_is_none_to_compare_clocks_with(app: str) -> None:
+    class Timeless(CosmosTransport):
+        def send(self, request: Any, **options: Any) -> Any:
+            response = super().send(request, **options)
+            response.headers.pop("Date", None)
+            return response
+
+    store = CosmosStateStore(container_client=cosmos.container("state", Timeless()), app_name=app)
+    assert store.storage_time() is None
 
 
 def test_doctor_is_told_that_one_region_accepts_writes(store: CosmosStateStore) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +13,15 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, text
+from sqlalchemy import Column, MetaData, create_engine, text
+from sqlalchemy import Table as SqlTable
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.exc import SQLAlchemyError
 
 from azure_functions_db import (
+    DbConfig,
     EngineProvider,
+    FetchError,
     FileQuarantine,
     HashDiffSource,
     MemoryStateStore,
@@ -26,7 +33,9 @@ from azure_functions_db import (
     SqlSnapshots,
 )
 from azure_functions_db.operations.quarantine import Entry, event_of
-from azure_functions_db.sources.hashdiff.snapshots import MemorySnapshots
+from azure_functions_db.sources.hashdiff.relation import Relation, _bytes
+from azure_functions_db.sources.hashdiff.snapshots import MemorySnapshots, _body
+from azure_functions_db.sources.keyset.shape import Shape
 from azure_functions_db.testing.memory import MemoryQuarantine
 from tests.integration.hash_diffs import Poller, Table, Target
 
@@ -647,8 +656,7 @@ def test_a_window_that_moves_over_the_keys_leaves_no_trail_of_empty_blocks(lite:
     poller = Poller(lite.source)
     for start in range(0, 300, 10):
         lite.run("DELETE FROM items")
-        for key in range(start, start + 10):
-            put(lite, key)
+        lite.run("INSERT INTO items (id) VALUES " + ", ".join(f"({key})" for key in range(start, start + 10)))
         poller.scan()
     root = lite.source().documents.root(poller.checkpoint["cursor"]["snapshot"])
     assert len(root.blocks) < 20
@@ -664,6 +672,21 @@ def test_two_pollers_on_one_snapshot_are_told_so(lite: Table) -> None:
     other.scan()
     with pytest.raises(PositionLostError, match="name= of its own"):
         one.scan()
+
+
+def test_a_reset_begins_behind_all_that_is_there_though_nobody_has_cleared_up(lite: Table) -> None:
+    source, checkpoint, told = lite.source(), dict[str, Any](), list[str]()
+    for value in ("A", "B", "A"):
+        put(lite, 1, value)
+        page = source.fetch_changes(checkpoint, 10)
+        told += [change.position for change in page.records]
+        checkpoint = page.next_checkpoint
+    anew = source.fetch_changes({}, 10)
+    assert [change.position in told for change in anew.records] == [False]
+    source.acknowledge(checkpoint)  # by whoever was stopped in the middle of it
+    assert source.fetch_changes(anew.next_checkpoint, 10).records == []
+    source.acknowledge(anew.next_checkpoint)
+    assert source.documents.size() == 2, "a block and its root"
 
 
 def test_an_older_checkpoint_is_told_to_be_lost(lite: Table) -> None:
@@ -691,13 +714,55 @@ def test_a_column_that_is_added_is_an_update_of_every_row_unless_columns_are_nam
 
 
 def test_a_row_that_python_cannot_hold_goes_into_quarantine(postgres_database: str, provider: EngineProvider) -> None:
-    table = Table(postgres_database, provider, "CREATE TABLE items (id int PRIMARY KEY, d date)", ["id"])
+    ddl = "CREATE TABLE items (id int PRIMARY KEY, d date, n numeric(5, 2) DEFAULT 1.5)"
+    table = Table(postgres_database, provider, ddl, ["id"])
     table.run("INSERT INTO items VALUES (1, '2026-01-01'), (2, '0044-03-15 BC'), (3, NULL)")
     sink, seen = MemoryQuarantine(), list[Any]()
     trigger = PollTrigger(name="t", source=table.source(), checkpoint_store=MemoryStateStore(), quarantine=sink)
-    trigger.run(timer=None, handler=lambda events: seen.extend(event.pk["id"] for event in events))
-    assert seen == [1, 3]
-    assert [row.event["after"]["d"] for row in sink.entries()] == ["0044-03-15 BC"]
+    trigger.run(timer=None, handler=lambda events: seen.extend((event.pk["id"], event.after["n"]) for event in events))
+    assert seen == [(1, Decimal("1.5")), (3, Decimal("1.5"))]
+    assert [row.event["after"] for row in sink.entries()] == [{"id": 2, "d": "0044-03-15 BC", "n": "1.50"}]
+
+
+@pytest.mark.parametrize("kind", ["text", "timestamp", "json", "integer"])
+@pytest.mark.parametrize("keep_rows", [False, True])
+def test_a_text_that_is_not_utf8_goes_into_quarantine(
+    sqlite_database: str, provider: EngineProvider, kind: str, keep_rows: bool
+) -> None:
+    ddl = f"CREATE TABLE items (id integer PRIMARY KEY, d {kind}, n numeric(5, 2) DEFAULT 1.5)"
+    table = Table(sqlite_database, provider, ddl, ["id"], block_rows=3)
+    table.run("INSERT INTO items (id, d) VALUES (1, NULL), (2, CAST(x'ff61' AS text)), (3, x'ff61'), (4, 7)")
+    sink, seen, states = MemoryQuarantine(), list[Any](), MemoryStateStore()
+
+    def tick() -> None:
+        source = table.source(keep_rows=keep_rows)
+        trigger = PollTrigger(name="t", source=source, checkpoint_store=states, quarantine=sink)
+        trigger.run(timer=None, handler=lambda events: seen.extend((event.op, event.pk["id"]) for event in events))
+
+    tick()
+    assert seen == [("insert", 1), ("insert", 3), ("insert", 4)]
+    assert [row.event["after"] for row in sink.entries()] == [{"id": 2, "d": "\\xffa", "n": "1.5"}]
+    tick()
+    assert len(seen) == 3, "and is told once"
+    table.run("UPDATE items SET d = NULL WHERE id = 2")
+    table.run("UPDATE items SET d = CAST(d AS text) WHERE id = 3")
+    tick()
+    assert seen[3:] == [("update", 2)]
+    assert {row.event["pk"]["id"] for row in sink.entries()} == {2, 3}, "bytes and the same as a text are told apart"
+    table.run("UPDATE items SET d = CAST(x'ff62' AS text) WHERE id = 3")
+    table.run("DELETE FROM items WHERE id = 2")
+    tick()
+    assert seen[4:] == [("delete", 2)]
+    assert table.source().examine()
+
+
+def test_a_key_that_is_not_utf8_is_one_clear_error(sqlite_database: str, provider: EngineProvider) -> None:
+    table = Table(sqlite_database, provider, "CREATE TABLE items (k text PRIMARY KEY, d text)", ["k"])
+    table.run("INSERT INTO items VALUES ('a', 'a'), (CAST(x'ff61' AS text), 'b')")
+    with pytest.raises(FetchError, match=r"a key \(k\) that Python cannot hold.*where="):
+        table.source().fetch_changes({}, 10)
+    with pytest.raises(FetchError, match=r"a key \(k\) that Python cannot hold"):
+        table.source(block_rows=2).fetch_changes({}, 2)
 
 
 def test_a_row_comes_out_of_the_quarantine_as_it_was_delivered(typed: Table, tmp_path: Path) -> None:
@@ -842,6 +907,17 @@ def test_a_key_that_has_got_another_type_is_refused(postgres_database: str, prov
         poller.scan()
 
 
+@pytest.mark.parametrize("kind", ["text", "timestamp"])
+def test_a_key_of_another_type_in_a_new_table_is_refused(lite: Table, kind: str) -> None:
+    put(lite, 1)
+    poller = Poller(lite.source)
+    poller.scan()
+    lite.run("DROP TABLE items")
+    lite.run(f"CREATE TABLE items (id {kind} PRIMARY KEY, a varchar(50), b varchar(50))")
+    with pytest.raises(SourceConfigurationError, match=rf"id: integer.*id: {kind}.*Reset"):
+        poller.scan()
+
+
 def test_a_key_with_room_for_more_goes_on(postgres_database: str, provider: EngineProvider) -> None:
     table = Table(postgres_database, provider, PLAIN, ["id"])
     put(table, 1)
@@ -882,12 +958,19 @@ def test_a_checkpoint_of_another_kind_of_source_is_refused(lite: Table) -> None:
         ({"block_rows": 0}, "block_rows="),
         ({"rows_per_tick": -1}, "rows_per_tick="),
         ({"scan_interval_seconds": -1}, "scan_interval_seconds="),
+        ({"scan_interval_seconds": "soon"}, "scan_interval_seconds="),
+        ({"block_rows": True}, "block_rows="),
+        ({"block_rows": "3"}, "block_rows="),
         ({"name": "x" * 300}, "too long"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SourceConfigurationError, match=message):
         HashDiffSource(**{"url": "sqlite://", "table": "items", "pk_columns": ["id"], **options})
+
+
+def test_no_time_between_scans_is_a_time() -> None:
+    assert HashDiffSource(url="sqlite://", table="items", pk_columns=["id"], scan_interval_seconds=0).name == "items"
 
 
 @pytest.mark.parametrize(("key", "message"), [(["missing"], "There is no column"), (["f"], "cannot be a key")])
@@ -927,3 +1010,746 @@ def test_positions_are_told_in_words(lite: Table) -> None:
     assert source.parse("beginning") == {}
     with pytest.raises(SourceConfigurationError, match="from the beginning"):
         source.parse("id=3")
+
+
+# Rows once more.
+
+
+def test_a_range_of_keys_comes_page_by_page_whatever_was_delivered(table: Table) -> None:
+    for key in range(8):
+        put(table, key)
+    source = table.source()
+    rows = source.ranged(source.cursor_from("2"), source.cursor_from("5"))
+    rows.validate()
+    first = rows.fetch_changes({}, 3)
+    assert [(change.op, change.key) for change in first.records] == [("upsert", {"id": key}) for key in (2, 3, 4)]
+    assert (first.more, first.undecodable) == (True, {})
+    assert [rows.count_changes({}), rows.count_changes({}, 3), rows.count_changes(first.next_checkpoint)] == [4, 3, 1]
+    second = rows.fetch_changes(first.next_checkpoint, 3)
+    assert ([change.key["id"] for change in second.records], second.more) == ([5], False)
+    last = rows.fetch_changes(second.next_checkpoint, 3)
+    assert (last.records, last.next_checkpoint, last.more) == ([], second.next_checkpoint, False)
+    assert [change.position for change in rows.fetch_changes({}, 3).records] == [one.position for one in first.records]
+    for given, expected in (((6, None), [6, 7]), ((None, 1), [0, 1]), ((None, None), list(range(8)))):
+        assert [change.key["id"] for change in source.ranged(*given).fetch_changes({}, 9).records] == expected
+
+
+def test_a_range_of_a_table_that_is_not_there_is_refused(lite: Table) -> None:
+    rows = lite.source(table="nothing").ranged(1, 2)
+    for ask in (rows.validate, lambda: rows.fetch_changes({}, 1), lambda: rows.count_changes({})):
+        with pytest.raises(SourceConfigurationError, match="nothing"):
+            ask()
+
+
+def test_keys_of_any_type_bound_a_range(database_url: str, provider: EngineProvider) -> None:
+    for kind, literal in KINDS[own_kind(database_url)].items():
+        table = Table(database_url, provider, f"CREATE TABLE items (k {kind}, n integer)", ["k", "n"], name=kind)
+        empty = table.source().ranged(None, None).fetch_changes({}, 1)
+        assert empty.records == []
+        for number in range(1, 5):
+            value = literal.format(number).replace("10\\:00'", "10\\:00\\:00'")  # as people write to SQLite
+            table.run(f"INSERT INTO items VALUES ({value}, 1)")
+        source = table.source()
+        keys = [change.key["k"] for change in source.ranged(None, None).fetch_changes({}, 9).records]
+        some = source.ranged(keys[1], keys[2]).fetch_changes({}, 9).records
+        assert [change.key["k"] for change in some] == keys[1:3], kind
+        table.run("DROP TABLE items")
+        provider.dispose_all()
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "datetime"])
+def test_a_time_bounds_a_range_whatever_the_zone_of_a_session(
+    mariadb_database: str, provider: EngineProvider, kind: str
+) -> None:
+    table = Table(mariadb_database, provider, f"CREATE TABLE items (t {kind} PRIMARY KEY)", ["t"])
+    with table.engine.begin() as connection:
+        connection.exec_driver_sql("SET time_zone = '+00:00'")
+        for hour in range(4):
+            connection.exec_driver_sql(f"INSERT INTO items VALUES ('2026-04-07 0{hour}:00:00')")
+    provider.dispose_all()
+    zoned = DbConfig(connection_url=mariadb_database, connect_args={"init_command": "SET time_zone = '+09:00'"})
+    source = HashDiffSource(
+        db_config=zoned, table="items", pk_columns=["t"], snapshots=MemorySnapshots(), engine_provider=provider
+    )
+    zone = dt.UTC if kind == "timestamp" else None
+    times = [dt.datetime(2026, 4, 7, hour, tzinfo=zone) for hour in range(4)]
+    elsewhere = [dt.datetime(2026, 4, 7, hour + 5, tzinfo=dt.timezone(dt.timedelta(hours=5))) for hour in (1, 2)]
+    for bounds in (times[1:3], elsewhere):
+        records = source.ranged(*bounds).fetch_changes({}, 9).records
+        assert [change.key["t"] for change in records] == times[1:3]
+    assert source.fetch_changes({}, 9).records[0].key == {"t": times[0]}
+
+
+def test_a_row_of_a_range_that_python_cannot_hold_is_told(postgres_database: str, provider: EngineProvider) -> None:
+    table = Table(postgres_database, provider, "CREATE TABLE items (id int PRIMARY KEY, d date)", ["id"])
+    table.run("INSERT INTO items VALUES (1, '2026-01-01'), (2, '0044-03-15 BC'), (3, NULL)")
+    page = table.source().ranged(None, None).fetch_changes({}, 9)
+    assert list(page.undecodable) == [1]
+    assert [change.after["d"] for change in page.records] == [dt.date(2026, 1, 1), "0044-03-15 BC", None]
+
+
+# Comparing.
+
+
+def compared(table: Table, poller: Poller, share: float = 1) -> tuple[int, int, list[Any]]:
+    """Return how many rows were compared, how many changes wait, and the keys that no scan would find."""
+    found = list(table.source().compared(poller.checkpoint, share))
+    return (
+        sum(one.checked for one in found),
+        sum(one.waiting for one in found),
+        [key["id"] for one in found for key in one.missing],
+    )
+
+
+def test_a_comparison_tells_what_waits_and_what_no_scan_would_find(lite: Table) -> None:
+    poller = Poller(lite.source)
+    assert compared(lite, poller) == (0, 0, [])
+    for key in range(7):
+        put(lite, key)
+    assert compared(lite, poller)[1] == 7, "nothing was delivered yet"
+    poller.scan()
+    assert compared(lite, poller) == (7, 0, [])
+    exchange_hashes(lite, poller)
+    assert poller.scan() == [], "the sum is the same"
+    rows, waiting, missing = compared(lite, poller)
+    assert (rows, waiting, len(missing)) == (7, 0, 2)
+    assert compared(lite, poller, share=0) == (0, 0, [])
+
+
+def exchange_hashes(table: Table, poller: Poller) -> None:
+    """Let the snapshot take two rows for each other."""
+    documents = table.source().documents
+    root = documents.root(poller.checkpoint["cursor"]["snapshot"])
+    block = next(block for block in root.blocks if block.rows > 1)
+    entries = documents.block(block, {})
+    (one, first), (other, second), *rest = entries.items()
+    table.snapshots.write("items", {block.names[0]: _body({one: second, other: first, **dict(rest)})})
+
+
+def test_a_comparison_counts_what_has_changed_or_grown(lite: Table) -> None:
+    for key in range(0, 90, 10):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan()
+    put(lite, 0, "new")
+    lite.run("DELETE FROM items WHERE id = 80")
+    assert compared(lite, poller)[1:] == (2, [])
+    for key in range(41, 60):
+        put(lite, key)
+    assert compared(lite, poller)[1:] == (2 + 18, []), "50 is what it was"
+    assert lite.source().backlog(poller.checkpoint).amount == 20
+    assert len(poller.scan()) == 20
+
+
+def test_a_sample_leaves_blocks_aside(lite: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in range(9):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan(limit=3)
+    rolls = iter([0.1, 0.9, 0.1, 0.9, 0.9, 0.9])
+    monkeypatch.setattr("azure_functions_db.sources.hashdiff.source.random.random", lambda: next(rolls))
+    assert 0 < compared(lite, poller, share=0.5)[0] < 9
+
+
+# What a doctor says.
+
+
+def findings_of(source: HashDiffSource) -> dict[str, str]:
+    return {finding.check: finding.grade for finding in source.examine()}
+
+
+@pytest.mark.parametrize(
+    ("keys", "index", "expected"),
+    [
+        (["a"], "", {"key": "ok", "unique key": "note", "index": "warning"}),
+        (["a"], "CREATE INDEX i ON items (a, b)", {"unique key": "note", "index": "ok"}),
+        (["a"], "CREATE INDEX i ON items (a)", {"unique key": "note", "index": "ok"}),
+        (["a"], "CREATE INDEX i ON items (b, a)", {"unique key": "note", "index": "warning"}),
+        (["a"], "CREATE UNIQUE INDEX i ON items (a)", {"unique key": "ok", "index": "ok"}),
+        (["a"], "CREATE UNIQUE INDEX i ON items (a, b)", {"unique key": "note", "index": "ok"}),
+        (["a", "b"], "CREATE UNIQUE INDEX i ON items (a)", {"unique key": "ok", "index": "warning"}),
+        (["id"], "", {"unique key": "ok", "index": "ok"}),
+    ],
+)
+def test_the_findings_are_about_the_indexes_that_are_there(
+    lite: Table, keys: list[str], index: str, expected: dict[str, str]
+) -> None:
+    put(lite, 1)
+    if index:
+        lite.run(index)
+    lite.keys = keys
+    found = findings_of(lite.source())
+    assert {check: found[check] for check in expected} == expected
+
+
+@pytest.mark.parametrize("column", ["a integer", "a integer REFERENCES items (a)", "a integer CHECK (a > 0)"])
+def test_a_key_that_nothing_keeps_apart_is_told(sqlite_database: str, provider: EngineProvider, column: str) -> None:
+    table = Table(sqlite_database, provider, f"CREATE TABLE items ({column}, b integer)", ["a"])
+    found = findings_of(table.source())
+    assert (found["unique key"], found["index"]) == ("note", "warning")
+
+
+def test_a_null_in_a_key_and_the_index_of_a_query_are_told(lite: Table) -> None:
+    lite.keys = ["a"]
+    put(lite, 1)
+    assert findings_of(lite.source())["key"] == "ok"
+    put(lite, 2, None)
+    assert findings_of(lite.source())["key"] == "error"
+    asked = findings_of(lite.source(table=None, query="SELECT a FROM items WHERE a IS NOT NULL"))
+    assert (asked["key"], asked["unique key"], asked["index"]) == ("ok", "note", "note")
+
+
+def test_the_cost_is_that_of_all_rows(lite: Table) -> None:
+    def cost(**options: Any) -> str:
+        return next(one.text for one in lite.source(**options).examine() if one.check == "cost")
+
+    assert "0 row(s)" in cost()
+    assert "in 1 tick(s)" in cost()
+    for key in range(5):
+        put(lite, key)
+    assert "in 3 tick(s)" in cost(rows_per_tick=2)
+    assert "about 500 bytes where nothing" in cost()
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [(999, "999 bytes"), (1000, "1 kB"), (999_400, "999 kB"), (2_000_000, "2 MB"), (5 * 10**9, "5 GB")],
+)
+def test_amounts_are_told_in_units_that_people_read(amount: int, said: str) -> None:
+    assert _bytes(amount) == said
+
+
+# Snapshots.
+
+
+@pytest.mark.parametrize("place", ["memory", "table"])
+def test_sources_share_a_place_for_snapshots_and_leave_each_other_alone(lite: Table, place: str) -> None:
+    snapshots = MemorySnapshots() if place == "memory" else SqlSnapshots(url=lite.url, engine_provider=lite.provider)
+    one = Poller(lambda: lite.source(name="one", snapshots=snapshots))
+    other = Poller(lambda: lite.source(name="other", snapshots=snapshots, where="id > 0"))
+    for value in ("a", "b", "c"):
+        put(lite, 1, value)
+        assert [len(poller.scan()) for poller in (one, other)] == [1, 1]
+    one.source().discard_snapshot()
+    assert other.scan() == []
+    with pytest.raises(PositionLostError, match="no longer has"):
+        one.scan()
+
+
+def test_a_row_that_was_kept_before_is_there_though_others_were_not_kept(lite: Table) -> None:
+    put(lite, 1, "first")
+    put(lite, 2)
+    poller = Poller(lambda: lite.source(keep_rows=True))
+    plain = Poller(lite.source)
+    plain.scan()
+    poller.checkpoint = plain.checkpoint
+    before = []
+    for value in ("second", "third"):
+        put(lite, 1, value)
+        [change] = poller.scan()
+        before.append(change.before)
+    assert before == [None, {"id": 1, "a": "second", "b": "b"}]
+    put(lite, 1, "fourth")
+    [change] = plain_from(lite, poller.checkpoint)
+    assert change.before == {"id": 1, "a": "third", "b": "b"}
+
+
+def plain_from(table: Table, checkpoint: Any) -> list[Any]:
+    return list(table.source().fetch_changes(checkpoint, 10).records)
+
+
+def test_a_place_that_cannot_be_reached_is_an_error_that_a_poller_knows(lite: Table, tmp_path: Path) -> None:
+    put(lite, 1)
+    lost = SqlSnapshots(url=f"sqlite:///{tmp_path / 'missing' / 'x.db'}", engine_provider=lite.provider)
+    with pytest.raises(FetchError, match="The table of snapshots azfdb_snapshots failed") as failed:
+        lite.source(snapshots=lost).fetch_changes({}, 10)
+    assert not isinstance(failed.value, SourceConfigurationError)
+    source = lite.source()
+    checkpoint = source.fetch_changes({}, 10).next_checkpoint
+    other = lite.source(snapshots=lost)
+    for ask in (
+        lambda: other.acknowledge(checkpoint),
+        lambda: other.backlog(checkpoint),
+        other.discard_snapshot,
+    ):
+        with pytest.raises(FetchError, match="The table of snapshots azfdb_snapshots failed"):
+            ask()
+
+
+def test_a_database_that_is_not_there_is_an_error_that_a_poller_knows(tmp_path: Path) -> None:
+    source = HashDiffSource(
+        url=f"sqlite:///{tmp_path / 'missing' / 'x.db'}", table="items", pk_columns=["id"], snapshots=MemorySnapshots()
+    )
+    for ask in (
+        source.validate,
+        source.examine,
+        lambda: source.fetch_changes({}, 1),
+        lambda: source.backlog({}),
+        lambda: source.cursor_from("1"),
+        lambda: list(source.compared({})),
+        lambda: source.ranged(1, 2).fetch_changes({}, 1),
+    ):
+        with pytest.raises(FetchError):
+            ask()
+
+
+def test_many_documents_are_removed(lite: Table) -> None:
+    snapshots = SqlSnapshots(url=lite.url, engine_provider=lite.provider)
+    names = [f"{number:012}-x" for number in range(1203)]
+    snapshots.write("some", dict.fromkeys(names, b"x"))
+    snapshots.remove("some", names[:-1])
+    assert snapshots.names("some") == names[-1:]
+
+
+# What a scan asks.
+
+
+def statements_of(table: Table, poller: Poller) -> tuple[int, int]:
+    """Return how many sums, and how many lists of hashes, a scan asks for."""
+    asked: list[str] = []
+    with table.watched(asked.append):
+        poller.scan()
+    sums = [statement for statement in asked if "azfdb_digest" in statement or "bit_xor" in statement]
+    hashed = [statement for statement in asked if "azfdb_hash" in statement or "md5" in statement]
+    return len(sums), sum(statement not in sums for statement in hashed)
+
+
+def test_a_quiet_scan_asks_for_one_sum(table: Table) -> None:
+    table.run("INSERT INTO items (id) VALUES " + ", ".join(f"({key})" for key in range(60)))
+    poller = Poller(table.source)
+    poller.scan(limit=3)
+    assert len(table.source().documents.root(poller.checkpoint["cursor"]["snapshot"]).blocks) > 10
+    assert statements_of(table, poller) == (1, 0)
+
+
+def test_a_change_is_found_by_the_sums_of_fewer_and_fewer_blocks(lite: Table) -> None:
+    lite.run("INSERT INTO items (id) VALUES " + ", ".join(f"({key})" for key in range(60)))
+    poller = Poller(lite.source)
+    poller.scan(limit=3)
+    put(lite, 31, "new")
+    sums, lists = statements_of(lite, poller)
+    assert lists <= 4, "the block, its row, and its neighbour"
+    assert 3 <= sums <= 16
+    assert [change.key for change in poller.target.told[60:]] == [{"id": 31}]
+
+
+def test_a_block_that_is_handed_out_in_parts_is_read_once(lite: Table) -> None:
+    for key in range(3):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan()
+    lite.run("UPDATE items SET a = 'new'")
+    asked: list[str] = []
+    with lite.watched(asked.append):
+        assert len(poller.scan(limit=1)) == 3
+    assert sum("azfdb_hash" in statement and "IN (" not in statement for statement in asked) == 1
+
+
+def test_a_source_reads_over_the_engines_that_it_is_given(provider: EngineProvider) -> None:
+    """A database in memory is there for one engine only."""
+    table = Table("sqlite://", provider, PLAIN, ["id"])
+    put(table, 1)
+    source = HashDiffSource(url=table.url, table="items", pk_columns=["id"], engine_provider=provider)
+    assert [change.key for change in source.fetch_changes({}, 10).records] == [{"id": 1}]
+
+
+def test_a_page_has_at_least_one_row(lite: Table) -> None:
+    with pytest.raises(SourceConfigurationError, match="at least one row, not 0"):
+        lite.source().fetch_changes({}, 0)
+
+
+def test_a_tick_that_has_looked_at_its_rows_goes_on_with_the_next_one(lite: Table) -> None:
+    for key in range(12):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan(limit=3)
+    put(lite, 11, "new")
+    reader = lite.source(rows_per_tick=6).open()
+    page = reader.fetch_changes(poller.checkpoint, 100)
+    assert (page.records, page.more) == ([], True)
+    names = [each["cursor"]["snapshot"] for each in (poller.checkpoint, page.next_checkpoint)]
+    assert names[0] == names[1], "nothing has changed: the snapshot is good as it is"
+    following = reader.fetch_changes(page.next_checkpoint, 100)
+    passed = [one.next_checkpoint["cursor"]["place"] for one in (page, following)]
+    assert passed[1] - passed[0] <= 1, "its rows are used up: one block at most"
+
+
+# Forms of values, and what cannot be hashed.
+
+
+def test_values_of_other_types_are_other_values(sqlite_database: str, provider: EngineProvider) -> None:
+    table = Table(sqlite_database, provider, "CREATE TABLE items (id integer PRIMARY KEY, v)", ["id"])
+    table.run("INSERT INTO items VALUES (1, NULL)")
+    poller = Poller(table.source)
+    poller.scan()
+    for literal in ("1", "1.0", "1.5", "'1'", "x'31'", "''", "x''", "NULL", "0", "'n'"):
+        table.run(f"UPDATE items SET v = {literal}")
+        assert [change.op for change in poller.scan()] == ["update"], literal
+        assert poller.target.rows == table.rows(), literal
+
+
+def test_a_row_that_the_database_cannot_read_is_an_error_that_a_poller_knows(lite: Table) -> None:
+    put(lite, 1, "[1]")
+    put(lite, 2, "[2]")
+    source = lite.source(table=None, query="SELECT id, json_extract(a, '$[0]') AS a FROM items")
+    poller = Poller(lambda: source)
+    poller.scan()
+    put(lite, 2, "no json")
+    with pytest.raises(FetchError, match=r"malformed JSON|OperationalError"):
+        poller.scan()
+
+
+def test_a_key_of_which_a_part_is_null_is_refused(table: Table) -> None:
+    put(table, 1)
+    put(table, 2, None)
+    table.keys = ["id", "a"]
+    with pytest.raises(SourceConfigurationError, match=r"NULL in their key \(id, a\)"):
+        table.source().fetch_changes({}, 10)
+
+
+def test_a_key_that_cannot_be_sorted_is_refused(sqlite_database: str, provider: EngineProvider) -> None:
+    table = Table(sqlite_database, provider, "CREATE TABLE items (j json)", ["j"])
+    with pytest.raises(SourceConfigurationError, match="'j'"):
+        table.source().validate()
+
+
+def test_an_invisible_column_comes_only_as_a_key(mariadb_database: str, provider: EngineProvider) -> None:
+    ddl = "CREATE TABLE items (id int INVISIBLE PRIMARY KEY DEFAULT 7, a int, secret int INVISIBLE)"
+    table = Table(mariadb_database, provider, ddl, ["id"])
+    table.run("INSERT INTO items VALUES (1)")
+    assert [change.after for change in table.source().fetch_changes({}, 10).records] == [{"id": 7, "a": 1}]
+
+
+def relation_of(dialect: Any) -> Relation:
+    columns: dict[str, Any] = {
+        "id": mysql.INTEGER(),
+        "a": mysql.VARCHAR(50),
+        "f": mysql.FLOAT(),
+        "b": mysql.BIT(3),
+        "t": mysql.LONGTEXT(),
+        "x": mysql.MEDIUMBLOB(),
+        "j": mysql.JSON(),
+    }
+    table = SqlTable("items", MetaData(), *(Column(name, kind) for name, kind in columns.items()))
+    source = HashDiffSource(url="sqlite://", table="items", pk_columns=["id"])
+    return Relation(source._definition, Shape(table, columns, table), dialect)
+
+
+HASHED = (
+    "md5(concat(coalesce(concat(length(CAST(items.id AS BINARY)), ':', CAST(items.id AS BINARY)), 'n'), "
+    "coalesce(concat(length(CAST(items.a AS BINARY)), ':', CAST(items.a AS BINARY)), 'n'), "
+    "coalesce(concat(length(CAST(items.f + 0e0 AS BINARY)), ':', CAST(items.f + 0e0 AS BINARY)), 'n'), "
+    "coalesce(concat(length(hex(items.b)), ':', hex(items.b)), 'n'), "
+    "coalesce(md5(items.t), 'n'), coalesce(md5(items.x), 'n'), coalesce(md5(items.j), 'n')))"
+)
+
+
+def test_hashes_are_made_as_they_were() -> None:
+    """A snapshot of an earlier version is good: no row comes because its hash is made in another way."""
+    proper, mariadb = mysql.dialect(), mysql.dialect()
+    mariadb.is_mariadb = True
+    written = [
+        " ".join(str(relation_of(each)._hash.compile(dialect=each, compile_kwargs={"literal_binds": True})).split())
+        for each in (mariadb, proper)
+    ]
+    assert written[0] == HASHED
+    assert (
+        written[1]
+        == re.sub(r"md5\((items\.\w)\)", r"left(sha2(\1, 256), 32)", HASHED)
+        .replace("md5(concat(", "left(sha2(concat(")
+        .removesuffix(")")
+        + ", 256), 32)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said"),
+    [
+        (SimpleNamespace(name="mssql"), "not mssql"),
+        (SimpleNamespace(name="postgresql", server_version_info=(13, 9)), "PostgreSQL 14 or newer"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(dialect: Any, said: str) -> None:
+    with pytest.raises(SourceConfigurationError, match=said):
+        relation_of(dialect)
+
+
+@pytest.mark.parametrize("version", [(14,), (14, 1), None])
+def test_a_server_that_is_new_enough_is_not_refused(version: Any) -> None:
+    dialect: Any = postgresql.dialect()  # type: ignore[no-untyped-call]
+    dialect.server_version_info = version
+    assert relation_of(dialect).key_kinds == ("id: integer",)
+
+
+def test_a_range_of_an_empty_table_is_empty(lite: Table) -> None:
+    page = lite.source().ranged(1, 2).fetch_changes({}, 1)
+    assert (page.records, page.more) == ([], False)
+
+
+def test_few_changes_of_a_large_block_are_written_beside_it_and_told_once(lite: Table) -> None:
+    lite.run("INSERT INTO items (id) VALUES " + ", ".join(f"({key})" for key in range(40)))
+    poller = Poller(lambda: lite.source(block_rows=100))
+    poller.scan()
+    lite.run("DELETE FROM items WHERE id = 3")
+    assert [change.op for change in poller.scan()] == ["delete"]
+    parts = []
+    for key in range(10, 22):
+        put(lite, key, "new")
+        assert [(change.op, change.key["id"]) for change in poller.scan()] == [("update", key)]
+        [block] = lite.source().documents.root(poller.checkpoint["cursor"]["snapshot"]).blocks
+        parts.append(len(block.names))
+    assert (parts[0], max(parts), parts[-1] < 9) == (3, 9, True), "at last it is written anew"
+    put(lite, 3)
+    assert [change.op for change in poller.scan()] == ["insert"]
+    assert poller.target.rows == lite.rows()
+    lite.run("UPDATE items SET a = 'all'")
+    assert len(poller.scan()) == 40
+    [block] = lite.source().documents.root(poller.checkpoint["cursor"]["snapshot"]).blocks
+    assert len(block.names) == 1
+
+
+def test_a_reset_goes_on_behind_all_that_was_written(lite: Table) -> None:
+    source, checkpoint = lite.source(), dict[str, Any]()
+    for value in ("a", "b", "c"):
+        put(lite, 1, value)
+        checkpoint = source.fetch_changes(checkpoint, 10).next_checkpoint
+    first = source.documents.first()
+    assert (first.number, first.scan) == (3, checkpoint["cursor"]["value"] + 1)
+
+
+def test_after_clearing_up_nothing_is_there_that_is_not_needed(lite: Table) -> None:
+    for key in range(9):
+        put(lite, key)
+    source = lite.source()
+    checkpoint = source.fetch_changes({}, 100).next_checkpoint
+    following = checkpoint
+    for value in ("x", "y"):  # tried twice from one checkpoint: both are of one number
+        put(lite, 1, value)
+        following = source.fetch_changes(checkpoint, 100).next_checkpoint
+    source.acknowledge(following)
+    root = source.documents.root(following["cursor"]["snapshot"])
+    needed = {root.name, *(name for block in root.blocks for name in block.names)}
+    assert set(lite.snapshots.names("items")) == needed
+
+
+def test_a_setting_that_is_missing_is_an_error_of_the_source() -> None:
+    source = HashDiffSource(
+        url="%NOT_SET_ANYWHERE%", table="items", pk_columns=["id"], snapshots=MemorySnapshots(), name="items"
+    )
+    for ask in (lambda: source.source_descriptor, source.validate, lambda: source.fetch_changes({}, 1)):
+        with pytest.raises(SourceConfigurationError, match="NOT_SET_ANYWHERE"):
+            ask()
+
+
+class Broken(MemorySnapshots):
+    """A place of a user's own that uses SQLAlchemy, and fails."""
+
+    def names(self, snapshot: str) -> list[str]:
+        raise SQLAlchemyError(snapshot)
+
+
+def test_a_place_of_ones_own_that_fails_is_an_error_that_a_poller_knows(lite: Table) -> None:
+    put(lite, 1)
+    broken = Broken()
+    checkpoint = lite.source().fetch_changes({}, 10).next_checkpoint
+    broken._kept = lite.snapshots._kept  # type: ignore[attr-defined]
+    source = lite.source(snapshots=broken)
+    for ask in (lambda: source.acknowledge(checkpoint), source.discard_snapshot, lambda: source.fetch_changes({}, 1)):
+        with pytest.raises(FetchError, match="items"):
+            ask()
+
+
+def test_a_condition_that_cannot_be_is_told_before_a_scan(lite: Table) -> None:
+    with pytest.raises(SourceConfigurationError, match="nothing"):
+        lite.source(where="nothing > 1").validate()
+
+
+def test_a_backlog_that_was_not_counted_to_its_end_is_more(lite: Table) -> None:
+    for key in range(9):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan(limit=3)
+    lite.run("UPDATE items SET a = 'new'")
+    whole = lite.source().backlog(poller.checkpoint)
+    assert (whole.amount, whole.is_more) == (9, False)
+    part = lite.source(rows_per_tick=3).backlog(poller.checkpoint)
+    assert (0 < part.amount < 9, part.is_more) == (True, True)
+
+
+def test_counting_stops_where_nobody_counts_on(lite: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in range(9):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan(limit=3)
+    lite.run("UPDATE items SET a = 'new'")
+    monkeypatch.setattr("azure_functions_db.sources.hashdiff.source._MOST_COUNTED", 3)
+    part = lite.source().backlog(poller.checkpoint)
+    assert (3 <= part.amount < 9, part.is_more) == (True, True)
+
+
+def test_a_scan_that_has_passed_no_key_is_told_by_its_number(lite: Table) -> None:
+    cursor = {"kind": "scan", "value": 3, "snapshot": "x", "place": 0, "tiebreaker": {}, "finished_at": None}
+    assert lite.source().describe({"cursor": cursor}) == "scan 3"
+
+
+def test_a_page_of_updates_comes_again_until_its_checkpoint_is_used(lite: Table) -> None:
+    for key in range(3):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan()
+    lite.run("UPDATE items SET a = 'new'")
+    reader, keys = lite.source().open(), list[Any]()
+    checkpoint, more = poller.checkpoint, True
+    while more:
+        page, again = reader.fetch_changes(checkpoint, 1), reader.fetch_changes(checkpoint, 1)
+        assert [change.position for change in again.records] == [change.position for change in page.records]
+        keys += [change.key["id"] for change in page.records]
+        checkpoint, more = page.next_checkpoint, bool(page.more)
+    assert keys == [0, 1, 2]
+
+
+def test_a_column_that_goes_between_two_pages_ends_no_scan(lite: Table) -> None:
+    for key in range(3):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan()
+    lite.run("UPDATE items SET a = 'new'")
+    drops = ["ALTER TABLE items DROP COLUMN b"]
+    told = poller.scan(limit=1, between=lambda: lite.run(drops.pop()) if drops else None)
+    poller.scan()
+    assert told
+    assert poller.target.rows == lite.rows()
+
+
+def test_a_scan_that_ends_with_nothing_more_to_tell_is_over(lite: Table) -> None:
+    """Or else the next one would not begin, and never look at what was passed before."""
+    for key in range(2):
+        put(lite, key)
+    poller = Poller(lite.source)
+    poller.scan()
+    lite.run("UPDATE items SET a = 'new'")
+    begun = lite.source().fetch_changes(poller.checkpoint, 1)
+    assert [change.key["id"] for change in begun.records] == [0]
+    put(lite, 1)  # as it was
+    over = lite.source().fetch_changes(begun.next_checkpoint, 10)
+    assert over.records == []
+    put(lite, 0, "newer")
+    following = lite.source().fetch_changes(over.next_checkpoint, 10)
+    assert [change.key["id"] for change in following.records] == [0]
+
+
+def test_a_quiet_scan_is_the_last_for_its_interval(lite: Table) -> None:
+    now = [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]
+    poller = Poller(lambda: lite.source(scan_interval_seconds=3600, now=lambda: now[0]))
+    assert poller.scan() == []
+    assert poller.checkpoint == {}, "of an empty table nothing is kept"
+    put(lite, 1)
+    assert len(poller.scan()) == 1
+    now[0] += dt.timedelta(hours=1)
+    assert poller.scan() == []
+    put(lite, 2)
+    now[0] += dt.timedelta(minutes=1)
+    assert poller.scan() == []
+    now[0] += dt.timedelta(hours=1)
+    assert len(poller.scan()) == 1
+
+
+def test_a_session_that_commits_each_statement_writes_values_in_one_form(
+    postgres_database: str, provider: EngineProvider
+) -> None:
+    table = Table(postgres_database, provider, "CREATE TABLE items (id int PRIMARY KEY, d date)", ["id"])
+    table.run("INSERT INTO items VALUES (1, '2026-03-04')")
+    config = DbConfig(connection_url=postgres_database, connect_args={"autocommit": True})
+    options: dict[str, Any] = {"table": "items", "pk_columns": ["id"], "snapshots": MemorySnapshots()}
+    poller = Poller(lambda: HashDiffSource(db_config=config, engine_provider=provider, **options))
+    assert len(poller.scan()) == 1
+    table.run(f"ALTER DATABASE {postgres_database.rsplit('/', 1)[1]} SET DateStyle = 'German'")
+    provider.dispose_all()
+    assert poller.scan() == []
+
+
+def test_a_key_that_comes_twice_later_is_refused(sqlite_database: str, provider: EngineProvider) -> None:
+    table = Table(sqlite_database, provider, "CREATE TABLE items (id integer, a text)", ["id"])
+    table.run("INSERT INTO items VALUES (1, 'a'), (2, 'a')")
+    poller = Poller(table.source)
+    poller.scan()
+    table.run("INSERT INTO items VALUES (2, 'b')")
+    with pytest.raises(SourceConfigurationError, match=r"does not tell rows apart: two of them have \(2,\)"):
+        poller.scan()
+
+
+def test_keys_of_several_columns_are_compared_by_all_of_them(database_url: str, provider: EngineProvider) -> None:
+    ddl = "CREATE TABLE items (k integer, n integer, m integer, v integer, PRIMARY KEY (k, n, m))"
+    table = Table(database_url, provider, ddl, ["k", "n", "m"], block_rows=2)
+    places = [(k, n, m) for k in (1, 2) for n in (1, 2) for m in (1, 2, 3)]
+    table.run("INSERT INTO items VALUES " + ", ".join(f"({k}, {n}, {m}, 1)" for k, n, m in places))
+    poller = Poller(table.source)
+    assert [tuple(change.key.values()) for change in poller.scan(limit=2)] == places
+    assert poller.scan() == []
+    table.run("UPDATE items SET v = 2 WHERE m = 2")
+    table.run("DELETE FROM items WHERE k = 1 AND n = 2 AND m = 3")
+    assert sorted(change.op for change in poller.scan(limit=2)) == ["delete", *["update"] * 4]
+    assert poller.target.rows == table.rows()
+
+
+DELIVERED = {
+    "sqlite": ("t timestamp, d numeric(5, 2)", dt.datetime(2026, 4, 7, 1)),  # noqa: DTZ001 - as it is written
+    "mysql": ("t datetime, d decimal(5, 2), z timestamp", dt.datetime(2026, 4, 7, 1)),  # noqa: DTZ001 - without a zone
+    "postgresql": ("t timestamptz, d numeric(5, 2)", dt.datetime(2026, 4, 7, 1, tzinfo=dt.UTC)),
+}
+
+
+def test_values_come_as_their_columns_have_them(database_url: str, provider: EngineProvider) -> None:
+    dialect = create_engine(database_url).dialect.name
+    columns, moment = DELIVERED[dialect]
+    table = Table(database_url, provider, f"CREATE TABLE items (id integer PRIMARY KEY, {columns})", ["id"])
+    zone = "+00" if dialect == "postgresql" else ""
+    row = {"t": f"2026-04-07 01:00:00{zone}"}
+    table.run("INSERT INTO items (id, t, d) VALUES (1, :t, 1.5)", **row)
+    [change] = table.source().fetch_changes({}, 10).records
+    assert (change.after["t"], change.after["d"]) == (moment, Decimal("1.5"))
+    assert type(change.after["d"]) is Decimal
+
+
+def test_a_failure_while_a_row_is_salvaged_puts_no_row_aside(postgres_database: str, provider: EngineProvider) -> None:
+    table = Table(postgres_database, provider, "CREATE TABLE items (id int PRIMARY KEY, d date)", ["id"])
+    table.run("INSERT INTO items VALUES (1, '2026-01-01'), (2, '0044-03-15 BC')")
+    hashed: list[str] = []
+
+    def fail(statement: str) -> None:
+        if "md5" in statement:
+            hashed.append(statement)
+        if len(hashed) == 3:  # all rows, all as texts, then one by one
+            raise RuntimeError("gone")
+
+    with table.watched(fail), pytest.raises(RuntimeError, match="gone"):
+        table.source().fetch_changes({}, 10)
+
+
+def test_a_row_that_goes_while_another_one_is_salvaged_is_left_out(
+    postgres_database: str, provider: EngineProvider
+) -> None:
+    table = Table(postgres_database, provider, "CREATE TABLE items (id int PRIMARY KEY, d date)", ["id"])
+    table.run("INSERT INTO items VALUES (1, '2026-01-01'), (2, '0044-03-15 BC')")
+    hashed: list[str] = []
+
+    def delete(statement: str) -> None:
+        if "md5" in statement:
+            hashed.append(statement)
+            if len(hashed) == 3:  # all rows, all as texts, then one by one
+                table.run("DELETE FROM items WHERE id = 1")
+
+    with table.watched(delete):
+        page = table.source().fetch_changes({}, 10)
+    assert ([change.key["id"] for change in page.records], list(page.undecodable)) == ([2], [0])
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "date", "time", "numeric(5, 2)", "json"])
+def test_a_value_that_is_not_of_its_columns_type_comes_as_it_is(
+    sqlite_database: str, provider: EngineProvider, kind: str
+) -> None:
+    table = Table(sqlite_database, provider, f"CREATE TABLE items (id integer PRIMARY KEY, v {kind})", ["id"])
+    table.run("INSERT INTO items VALUES (1, 'soon'), (2, NULL)")
+    page = table.source().fetch_changes({}, 10)
+    assert [change.after["v"] for change in page.records] == ["soon", None]
+    assert page.undecodable == {}

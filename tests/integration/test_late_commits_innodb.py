@@ -750,6 +750,25 @@ def test_the_cap_counts_from_the_first_process_on(session: Session, new_source: 
     assert poll.checkpoint["horizon"]["passed"].keys() == waits.keys()
 
 
+def test_the_cap_counts_by_the_servers_clock_also_for_a_process_that_found_nothing_at_first(
+    session: Session, new_source: NewSource
+) -> None:
+    """Otherwise the next process takes whoever is waited for as one of long ago, and passes him by at once."""
+    idle, writer = session(), session()
+    poll = Poll(new_source(horizon_cap_seconds=300))
+    assert poll() == []
+    idle.execute(text("SELECT * FROM changes"))
+    row = insert(writer)
+    writer.commit()
+    assert poll() == []
+    [since] = poll.checkpoint["horizon"]["waits"].values()
+    assert abs(since - time.time()) < 60
+    poll.source = new_source(horizon_cap_seconds=300)
+    assert poll() == []
+    idle.rollback()
+    assert until(poll, [row]) == [row]
+
+
 def test_overlapping_transactions_do_not_starve_a_process_for_each_tick(
     session: Session, new_source: NewSource
 ) -> None:

@@ -236,6 +236,22 @@ def test_a_table_that_is_emptied_at_once_is_a_truncate(engine: Engine, new_mirro
     assert list(mirror.rows) == [("items", 2)]
 
 
+def test_a_table_that_is_replaced_by_the_rows_of_a_query_is_emptied_once_and_then_filled(
+    engine: Engine, new_mirror: Any
+) -> None:
+    if not getattr(engine.dialect, "is_mariadb", False):
+        return  # MySQL cannot do that at once
+    mirror = new_mirror()
+    run(engine, "INSERT INTO items VALUES (9, 'old', 1)")
+    rows = " UNION ALL ".join(f"SELECT {key} AS id, 'new' AS name, 1 AS amount" for key in (1, 2, 3))
+    run(engine, f"CREATE OR REPLACE TABLE items (PRIMARY KEY (id)) {rows}")
+    pages = [("insert", {"id": 9}), ("truncate", {}), *(("insert", {"id": key}) for key in (1, 2, 3))]
+    for page in pages:
+        result = mirror.source.fetch_changes(mirror.checkpoint, 1)
+        mirror.checkpoint = result.next_checkpoint
+        assert [(change.op, dict(change.key)) for change in result.records] == [page]
+
+
 def test_the_snapshot_comes_first_and_resumes_where_it_was(engine: Engine, new_mirror: Any) -> None:
     run(engine, "INSERT INTO items VALUES " + ", ".join(f"({key}, 'old', 1)" for key in range(25)))
     mirror = new_mirror(snapshot="initial")
@@ -349,10 +365,12 @@ def test_an_idle_tick_asks_the_server_once_and_writes_nothing(
 # Losing the position.
 
 
-def test_a_purged_log_is_a_lost_position(engine: Engine, new_mirror: Any) -> None:
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_purged_log_is_a_lost_position(engine: Engine, new_mirror: Any, has_read: bool) -> None:
     mirror = new_mirror()
-    run(engine, "INSERT INTO items VALUES (1, 'a', 1)")
-    mirror.drain()
+    if has_read:
+        run(engine, "INSERT INTO items VALUES (1, 'a', 1)")
+        mirror.drain()
     run(engine, "INSERT INTO items VALUES (2, 'lost', 1)")
     purge(engine)
     run(engine, "INSERT INTO items VALUES (3, 'c', 1)")
@@ -361,12 +379,14 @@ def test_a_purged_log_is_a_lost_position(engine: Engine, new_mirror: Any) -> Non
             mirror.drain()
 
 
+@pytest.mark.parametrize("has_read", [True, False])
 def test_a_purged_log_of_which_nothing_was_left_to_read_is_no_loss_where_gtids_prove_it(
-    server: OwnServer, engine: Engine, new_mirror: Any
+    server: OwnServer, engine: Engine, new_mirror: Any, has_read: bool
 ) -> None:
     mirror = new_mirror()
-    run(engine, "INSERT INTO items VALUES (1, 'a', 1)")
-    mirror.drain()
+    if has_read:
+        run(engine, "INSERT INTO items VALUES (1, 'a', 1)")
+        mirror.drain()
     purge(engine)
     run(engine, "INSERT INTO items VALUES (2, 'b', 1)")
     if server.has_gtids:

@@ -184,3 +184,58 @@ def test_a_connection_that_keeps_the_wrong_zone_is_not_lent_again(
         lent = connection.exec_driver_sql("SELECT connection_id()").scalar_one()
         run(engine, f"KILL {lent}")
     assert [record["id"] for record in source.fetch_changes({}, 10).records] == [1]
+
+
+@pytest.mark.parametrize("mode", [{}, {"query": "SELECT * FROM t", "table": None}, {"columns": ["id"]}])
+def test_shares_by_a_moment_are_the_same_in_every_zone(
+    mode: dict[str, Any], mariadb_database: str, engine: Engine, provider: EngineProvider
+) -> None:
+    """Instances in two zones, each with one share, lose no row and read none twice."""
+    run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c integer NOT NULL, seen timestamp(6) NULL)")
+    moments = [f"({n}, {n}, '2026-10-25 00:{n:02}:00.000001')" for n in range(1, 40)]
+    run(engine, f"INSERT INTO t VALUES {', '.join(moments)}, (40, 40, NULL)")
+    shares = [
+        zoned(mariadb_database, zone, provider, partition=(index, 2), partition_by="seen", **mode)
+        for index, zone in enumerate(("+02:00", "-08:00"))
+    ]
+    found = [[record["id"] for record in everything(share)] for share in shares]
+    assert all(found)
+    assert sorted(found[0] + found[1]) == list(range(1, 41))
+
+
+def test_a_share_by_a_moment_leaves_the_session_its_zone(
+    mariadb_database: str, engine: Engine, provider: EngineProvider
+) -> None:
+    """A cursor without a zone is held against the clock of the zone that its writers mean."""
+    run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c datetime(6) NOT NULL, seen timestamp NOT NULL)")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SET time_zone = '+09:00'")
+        connection.exec_driver_sql("INSERT INTO t SELECT seq, now(6) - INTERVAL 1 HOUR, now() FROM seq_1_to_9")
+    options: dict[str, Any] = {"partition_by": "seen", "settle_seconds": 60, "in_flight": "ignore"}
+    shares = [zoned(mariadb_database, "+09:00", provider, partition=(index, 2), **options) for index in range(2)]
+    found = [record for share in shares for record in everything(share)]
+    assert sorted(record["id"] for record in found) == list(range(1, 10))
+    assert {record["seen"].tzinfo for record in found} == {None}
+
+
+# DATETIME columns, which keep no zone
+
+
+def test_a_beginning_with_a_zone_is_that_moment_in_utc(
+    mariadb_database: str, engine: Engine, provider: EngineProvider
+) -> None:
+    """Where a moment has to be told without its zone, it is told as `DbWriter` would have stored it."""
+    run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c datetime NOT NULL)")
+    run(engine, *(f"INSERT INTO t VALUES ({hour}, '2026-04-07 0{hour}:00:00')" for hour in range(1, 6)))
+    three = dt.datetime(2026, 4, 7, 5, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+
+    def ids(source: SqlAlchemySource, checkpoint: dict[str, Any] | None = None) -> list[int]:
+        return [record["id"] for record in source.fetch_changes(checkpoint or {}, 10).records]
+
+    source = zoned(mariadb_database, "-08:00", provider)
+    assert ids(zoned(mariadb_database, "-08:00", provider, start_at=three)) == [3, 4, 5]
+    assert ids(zoned(mariadb_database, "-08:00", provider, start_at=(three, 3))) == [4, 5]
+    assert ids(source.ranged(three, three + dt.timedelta(hours=1))) == [3, 4]
+    assert [record["id"] for record in source.fetch(three, 10)] == [4, 5]
+    assert ids(source, source.parse("c=2026-04-07T05:00:00+02:00 id=3")) == [4, 5], "as azfdb reset takes it"
+    assert ids(zoned(mariadb_database, "-08:00", provider, start_at=three.replace(tzinfo=None))) == [5]

@@ -30,6 +30,7 @@ from azure_functions_db import (
     processed_once,
 )
 from azure_functions_db.testing.memory import MemoryQuarantine
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +44,14 @@ OUTBOX = Outbox()
 def engine(database_url: str, provider: EngineProvider) -> Engine:
     engine = provider.get_engine(DbConfig(connection_url=database_url))
     OUTBOX.create(engine)
+    return engine
+
+
+@pytest.fixture
+def overlapping(engine: Engine) -> Engine:
+    """A database with transactions that overlap."""
+    if engine.dialect.name == "sqlite":
+        pytest.skip("its writers take turns")
     return engine
 
 
@@ -184,20 +193,29 @@ def test_a_partition_by_an_unknown_column_is_one_clear_error(engine: Engine, pro
         source.validate()
 
 
+def test_a_partition_by_what_each_session_tells_differently_is_one_clear_error(
+    mariadb_database: str, provider: EngineProvider
+) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=mariadb_database))
+    OUTBOX.create(engine)
+    source = source_of(engine, provider, partition_by="created_at", partition=(0, 2))
+    with pytest.raises(SourceConfigurationError, match="each session tells in its own time zone"):
+        source.validate()
+    source_of(engine, provider, partition_by="type", partition=(0, 2)).validate()
+
+
 # The order, and late commits.
 
 
-def test_a_transaction_that_commits_late_is_waited_for(engine: Engine, provider: EngineProvider) -> None:
-    if engine.dialect.name == "sqlite":
-        pytest.skip("its writers take turns")
-    source, store = source_of(engine, provider), MemoryStateStore()
-    with engine.connect() as late:
+def test_a_transaction_that_commits_late_is_waited_for(overlapping: Engine, provider: EngineProvider) -> None:
+    source, store = source_of(overlapping, provider), MemoryStateStore()
+    with overlapping.connect() as late:
         add(late, "late")
-        commit(engine, "early")
-        assert tick(hasty(engine, provider), store) == []
+        commit(overlapping, "early")
+        assert tick(hasty(overlapping, provider), store) == []
         late.commit()
     assert sorted(tick(source, store)) == ["early", "late"]
-    assert left(engine) == []
+    assert left(overlapping) == []
 
 
 def test_what_a_savepoint_takes_back_never_comes_and_holds_nothing_up(engine: Engine, provider: EngineProvider) -> None:
@@ -264,13 +282,17 @@ def test_a_reader_is_not_held_up_by_those_who_only_read(postgres: Engine, provid
 
 
 def test_whoever_holds_the_horizon_is_named(postgres: Engine, provider: EngineProvider) -> None:
-    with postgres.connect() as holder:
-        holder.execute(text("SELECT pg_current_xact_id()"))
-        session = str(holder.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    with postgres.connect() as holder, postgres.connect() as younger:
+        sessions = []
+        for connection in (holder, younger):
+            connection.execute(text("SELECT pg_current_xact_id()"))
+            sessions.append(str(connection.execute(text("SELECT pg_backend_pid()")).scalar_one()))
         commit(postgres, 1)
         horizon = hasty(postgres, provider).fetch_changes({}, 10).horizon
     assert horizon is not None
-    assert session in {each.session for each in horizon.holders}
+    ages = {each.session: each.age_seconds or 0.0 for each in horizon.holders}
+    assert 0 < ages[sessions[1]] < ages[sessions[0]]
+    assert horizon.age_seconds == max(ages.values())
 
 
 def test_a_page_is_one_statement_on_postgresql(postgres: Engine, provider: EngineProvider) -> None:
@@ -661,3 +683,369 @@ def test_rows_read_at_a_distance_are_kept_as_long_as_their_retention_says(
     )
     assert tick(source, MemoryStateStore()) == ["3", "2", "1"]
     assert left(engine) == ["1", "2"]
+
+
+# Places that people type, and what they ask about.
+
+
+def shown(source: OutboxSource, checkpoint: Any, limit: int = 10) -> list[str]:
+    return [change.after["aggregateid"] for change in source.fetch_changes(checkpoint, limit).records]
+
+
+def rows_of(engine: Engine) -> dict[str, Any]:
+    """Return the rows by their keys."""
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT * FROM outbox")).mappings()
+        return {row["aggregateid"]: row for row in rows}
+
+
+def an_hour_apart(engine: Engine, *keys: object) -> list[str]:
+    """Write events, and let an hour lie between each and the next; return the times, in UTC."""
+    for key in keys:
+        commit(engine, key)
+    times = [dt.datetime(2026, 4, 7, hour, 30) for hour in range(len(keys))]  # noqa: DTZ001 - the session is in UTC
+    with engine.begin() as connection:
+        if engine.dialect.name == "mysql":
+            connection.execute(text("SET time_zone = '+00:00'"))
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SET LOCAL TimeZone = 'UTC'"))
+        for key, moment in zip(keys, times, strict=True):
+            written = moment.isoformat(sep=" ", timespec="milliseconds") if engine.dialect.name == "sqlite" else moment
+            row = {"at": written, "key": str(key)}
+            connection.execute(text("UPDATE outbox SET created_at = :at WHERE aggregateid = :key"), row)
+    engine.dispose()  # with the zone of that session
+    return [moment.isoformat() for moment in times]
+
+
+def test_a_place_is_an_id_a_number_or_a_time(engine: Engine, provider: EngineProvider) -> None:
+    times, source = an_hour_apart(engine, 1, 2, 3, 4), source_of(engine, provider)
+    row = rows_of(engine)["2"]
+    assert shown(source, {}) == ["1", "2", "3", "4"]
+    assert shown(source, source.parse(str(row["id"]))) == ["3", "4"]
+    assert shown(source, source.parse(f" {row['sequence']} ")) == ["3", "4"]
+    assert shown(source, source.parse(times[1])) == ["2", "3", "4"], "a time without a zone is in UTC"
+    assert shown(source, source.parse("2026-04-07T01:31:00Z")) == ["3", "4"]
+    assert shown(source, source.parse("2026-04-07T04:30:00+03:00")) == ["2", "3", "4"]
+    assert shown(source, source.parse("beginning")) == ["1", "2", "3", "4"]
+    written = source.fetch_changes({}, 3).next_checkpoint
+    assert shown(source, source.parse(source.describe(written))) == ["4"]
+
+
+def test_a_range_is_delivered_again_and_nothing_of_it_removed(engine: Engine, provider: EngineProvider) -> None:
+    source = source_of(engine, provider)
+    commit(engine, 1)
+    shown(source, {})  # what it made for itself must not serve a range
+    source.count_rows({})
+    for key in (2, 3, 4):
+        commit(engine, key)
+    rows = rows_of(engine)
+    some = source.ranged(source.cursor_from(str(rows["2"]["id"])), source.cursor_from(str(rows["3"]["sequence"])))
+    assert not some.capability().acknowledges
+    assert tick(some, MemoryStateStore()) == ["2", "3"]
+    assert (some.count_changes({}), source.count_changes({})) == (2, 4)
+    assert left(engine) == ["1", "2", "3", "4"]
+
+
+def test_a_range_is_counted_with_the_rows_that_are_held_back(postgres: Engine, provider: EngineProvider) -> None:
+    with postgres.connect() as holder:
+        holder.execute(text("SELECT pg_current_xact_id()"))
+        commit(postgres, 1)
+        source, place = hasty(postgres, provider), rows_of(postgres)["1"]["position"]
+        assert (source.count_changes({}), source.ranged(place, place).count_changes({})) == (0, 1)
+
+
+def test_the_cursor_of_a_time_without_rows_is_that_of_the_last(engine: Engine, provider: EngineProvider) -> None:
+    source = source_of(engine, provider)
+    assert source.cursor_from("2999-01-01") is None
+    times = an_hour_apart(engine, 1, 2, 3)
+    checkpoint = source.fetch_changes({}, 10).next_checkpoint
+    assert source.cursor_from("2999-01-01") == source.cursor_at(checkpoint)
+    assert source.cursor_from(times[2]) == source.cursor_at(checkpoint)
+    assert source.cursor_from(times[1]) < source.cursor_at(checkpoint)  # type: ignore[operator]
+
+
+def test_a_place_is_found_whatever_the_zone_of_a_session(mariadb_database: str, provider: EngineProvider) -> None:
+    zoned = DbConfig(connection_url=mariadb_database, connect_args={"init_command": "SET time_zone = '+09:00'"})
+    engine = create_engine(mariadb_database)
+    OUTBOX.create(engine)
+    times = an_hour_apart(engine, 1, 2, 3, 4)
+    plain = OutboxSource(db_config=zoned, engine_provider=provider)
+    by_clock = OutboxSource(db_config=zoned, engine_provider=provider, settle_seconds=60)
+    for source in (plain, by_clock):
+        assert shown(source, source.parse(times[2])) == ["3", "4"]
+        assert shown(source, source.parse("2")) == ["3", "4"]
+    assert by_clock.cursor_from("2") == dt.datetime(2026, 4, 7, 1, 30, tzinfo=dt.UTC)
+    engine.dispose()
+
+
+def test_a_place_is_found_by_a_clock_without_a_zone(mariadb_database: str, provider: EngineProvider) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=mariadb_database))
+    OUTBOX.create(engine)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE outbox MODIFY created_at datetime(6) DEFAULT now(6)"))
+    an_hour_apart(engine, 1, 2, 3)
+    source = source_of(engine, provider, settle_seconds=1)
+    assert source.cursor_from("2") == dt.datetime(2026, 4, 7, 1, 30)  # noqa: DTZ001 - as the column has it
+    assert shown(source, source.parse("1")) == ["2", "3"]
+
+
+def test_the_first_of_rows_that_were_written_at_one_moment_is_not_passed(
+    mariadb_database: str, provider: EngineProvider
+) -> None:
+    engine = provider.get_engine(DbConfig(connection_url=mariadb_database))
+    OUTBOX.create(engine)
+    commit(engine, 1, 2, 3)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET created_at = '2026-04-07'"))
+    source = source_of(engine, provider, settle_seconds=60)
+    assert shown(source, source.parse("2026-04-07T00:00:00")) == ["1", "2", "3"]
+
+
+def test_the_backlog_is_how_many_wait_and_for_how_long(engine: Engine, provider: EngineProvider) -> None:
+    source, store = source_of(engine, provider, retention=None), MemoryStateStore()
+    nothing = source.backlog({})
+    assert (nothing.amount, nothing.lag_seconds, nothing.horizon, nothing.is_more) == (0, 0.0, None, False)
+    commit(engine, 1, 2, 3)
+    waiting = source.backlog({})
+    assert (waiting.amount, waiting.is_more) == (3, False)
+    assert waiting.lag_seconds is not None
+    assert 0 <= waiting.lag_seconds < 3600
+    assert source.backlog(source.fetch_changes({}, 2).next_checkpoint).amount == 1
+    assert len(tick(source, store)) == 3
+    done = source.backlog(store.load_checkpoint("p"))
+    assert (done.amount, done.lag_seconds) == (0, 0.0)
+
+
+def test_a_page_says_who_holds_rows_back(overlapping: Engine, provider: EngineProvider) -> None:
+    with overlapping.connect() as late:
+        add(late, "late")
+        commit(overlapping, "early")
+        horizon = hasty(overlapping, provider).fetch_changes({}, 10).horizon
+        assert horizon is not None
+        ages = [holder.age_seconds for holder in horizon.holders if holder.age_seconds is not None]
+        assert len(ages) == len(horizon.holders) > 0
+        if overlapping.dialect.name == "postgresql":
+            assert horizon.age_seconds == max(ages)
+        else:  # How long the source has waited; a holder may be older, and MariaDB tells its age in whole seconds.
+            assert horizon.age_seconds >= 0
+
+
+def test_the_backlog_says_who_holds_rows_back(overlapping: Engine, provider: EngineProvider) -> None:
+    with overlapping.connect() as late:
+        add(late, "late")
+        commit(overlapping, "early")
+        source = source_of(overlapping, provider)
+        # InnoDB makes its list of transactions ten times a second at most.
+        wait_for(lambda: source.backlog({}).horizon is not None, 10, "nobody is said to hold rows back")
+
+
+def test_only_what_was_delivered_and_is_old_enough_is_pruned(engine: Engine, provider: EngineProvider) -> None:
+    source = source_of(engine, provider, retention=None)
+    commit(engine, 1, 2, 3)
+    checkpoint = source.fetch_changes({}, 2).next_checkpoint
+    assert source.prune({}, dt.timedelta(0)) == 0
+    assert source.prune(checkpoint, dt.timedelta(hours=1)) == 0
+    assert source.prune(checkpoint, dt.timedelta(0), dry_run=True) == 2
+    assert left(engine) == ["1", "2", "3"]
+    assert source.prune(checkpoint, dt.timedelta(0)) == 2
+    assert left(engine) == ["3"]
+
+
+def test_who_looks_gets_what_is_there_and_waits_for_nobody(engine: Engine, provider: EngineProvider) -> None:
+    naps: list[float] = []
+    source = source_of(engine, provider, sleep=naps.append)
+    reader = source.open()
+    nothing = reader.look({"removed": {"a": 1}}, 10)
+    assert (nothing.records, nothing.next_checkpoint["removed"]) == ([], {"a": 1})
+    commit(engine, 1, 2)
+    page = reader.fetch_changes({}, 1)
+    naps.clear()
+    page = reader.look({"cursor": page.next_checkpoint["cursor"]}, 10)
+    assert [change.after["aggregateid"] for change in page.records] == ["2"]
+    reader.acknowledge(page.next_checkpoint)
+    assert left(engine) == ["1"], "whoever gives a place has not read what lies before it"
+    if engine.dialect.name != "sqlite":
+        with engine.connect() as late:
+            add(late, "late")
+            commit(engine, "early")
+            assert reader.look(page.next_checkpoint, 10).records == []
+    assert naps == []
+
+
+def test_a_tick_waits_for_a_transaction_that_ends_soon(overlapping: Engine, provider: EngineProvider) -> None:
+    with overlapping.connect() as late:
+        add(late, "late")
+        commit(overlapping, "early")
+        source = source_of(overlapping, provider, sleep=lambda _seconds: late.commit())
+        assert sorted(shown(source, {})) == ["early", "late"]
+
+
+def test_a_share_whose_rows_are_held_back_returns(overlapping: Engine, provider: EngineProvider) -> None:
+    with overlapping.connect() as late:
+        add(late, "late")
+        commit(overlapping, "early")
+        share = source_of(overlapping, provider, partition=(0, 2), horizon_wait_seconds=0)
+        assert share.open().look({}, 10).records == []
+        assert shown(share, {}) == []
+
+
+def test_rows_of_a_share_are_found_behind_many_of_others(engine: Engine, provider: EngineProvider) -> None:
+    share = source_of(engine, provider, partition=(0, 2))
+    mine = [key for key in map(str, range(40)) if share._rows.partition.takes([key])]  # type: ignore[union-attr]
+    others = [key for key in map(str, range(40)) if key not in mine]
+    commit(engine, *others[:7], mine[0], mine[1], others[7])
+    first = share.fetch_changes({}, 1)
+    assert [change.after["aggregateid"] for change in first.records] == mine[:1]
+    assert first.more
+    assert shown(share, first.next_checkpoint) == mine[1:2]
+    assert tick(share, MemoryStateStore()) == mine[:2]
+    assert left(engine) == others[:8]
+
+
+def test_a_share_stops_searching_and_says_how_far_it_has_come(
+    engine: Engine, provider: EngineProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("azure_functions_db.sources.outbox.rows._SEARCHED_ROWS", 4)
+    naps: list[float] = []
+    share = source_of(engine, provider, partition=(0, 2), sleep=naps.append)
+    partition: Any = share._rows.partition
+    others = [key for key in range(40) if not partition.takes([str(key)])]
+    [mine, *_] = [key for key in range(40) if partition.takes([str(key)])]
+    commit(engine, *others[:10], mine)
+    shown(source_of(engine, provider), {})  # nobody is in the way any more
+    checkpoint: Any = {}
+    for expected in ([], [], [str(mine)]):
+        page = share.fetch_changes(checkpoint, 1)
+        assert ([change.after["aggregateid"] for change in page.records], page.more) == (expected, not expected)
+        checkpoint = page.next_checkpoint
+    assert engine.dialect.name != "postgresql" or naps == []
+
+
+def test_rows_that_can_be_read_do_not_wait_for_those_behind_them(postgres: Engine, provider: EngineProvider) -> None:
+    naps: list[float] = []
+    commit(postgres, 1)
+    source = source_of(postgres, provider, sleep=naps.append)
+    assert shown(source, {}) == ["1"]
+    with postgres.connect() as late:
+        add(late, "late")
+        commit(postgres, 2)
+        naps.clear()
+        assert (shown(source, {}), naps) == (["1"], [])
+
+
+def test_a_tick_waits_for_others_once(postgres: Engine, provider: EngineProvider) -> None:
+    naps: list[float] = []
+    with postgres.connect() as late:
+        add(late, "late")
+        reader = source_of(postgres, provider, clock=lambda: sum(naps), sleep=naps.append).open()
+        commit(postgres, "early")
+        for waits in (True, False):
+            before = len(naps)
+            page = reader.fetch_changes({}, 10)
+            assert (page.records, page.horizon is not None, len(naps) > before) == ([], waits, waits)
+
+
+def test_a_share_does_not_wait_for_the_rows_of_others(engine: Engine, provider: EngineProvider) -> None:
+    naps: list[float] = []
+    share = source_of(engine, provider, partition=(0, 2), sleep=naps.append)
+    commit(engine, *(key for key in range(20) if not share._rows.partition.takes([str(key)])))  # type: ignore[union-attr]
+    page = share.fetch_changes({}, 10)
+    assert (page.records, page.horizon, naps) == ([], None, [])
+
+
+def test_the_findings_are_about_the_order_of_this_table(engine: Engine, provider: EngineProvider) -> None:
+    findings = source_of(engine, provider).examine()
+    assert [one.grade for one in findings if one.check == "late commits"] == ["ok"]
+    assert len(findings) > 1
+    if engine.dialect.name == "postgresql":
+        assert "cursor values" not in {one.check for one in findings}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER COLUMN position SET DEFAULT CAST(CAST(pg_current_xact_id() AS text) AS bigint)",
+        "ALTER COLUMN position SET DEFAULT CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)",
+        "ALTER COLUMN position DROP NOT NULL",
+    ],
+)
+def test_the_doctor_sees_a_position_that_can_be_too_low(
+    postgres: Engine, provider: EngineProvider, change: str
+) -> None:
+    with postgres.begin() as connection:
+        connection.execute(text(f"ALTER TABLE outbox {change}"))
+    [finding] = [one for one in source_of(postgres, provider).examine() if one.check == "late commits"]
+    assert finding.grade == "error"
+
+
+def test_ages_are_told_by_the_clock_whatever_the_zone_of_a_session(
+    postgres_database: str, provider: EngineProvider
+) -> None:
+    zoned = DbConfig(connection_url=postgres_database, connect_args={"options": "-c timezone=Asia/Tokyo"})
+    engine = provider.get_engine(zoned)
+    OUTBOX.create(engine)
+    commit(engine, 1, 2)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET created_at = created_at - interval '2 hours' WHERE sequence = 1"))
+    source = OutboxSource(db_config=zoned, engine_provider=provider, retention=dt.timedelta(hours=1))
+    assert tick(source, MemoryStateStore()) == ["1", "2"]
+    assert left(engine) == ["2"]
+
+
+def test_ages_are_told_by_a_clock_without_a_zone(mariadb_database: str, provider: EngineProvider) -> None:
+    zoned = DbConfig(connection_url=mariadb_database, connect_args={"init_command": "SET time_zone = '+09:00'"})
+    engine = provider.get_engine(zoned)
+    OUTBOX.create(engine)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE outbox MODIFY created_at datetime(6) DEFAULT now(6)"))
+    commit(engine, 1, 2)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET created_at = created_at - INTERVAL 2 HOUR WHERE sequence = 1"))
+    source = OutboxSource(db_config=zoned, engine_provider=provider, retention=dt.timedelta(hours=1))
+    assert tick(source, MemoryStateStore()) == ["1", "2"]
+    assert left(engine) == ["2"]
+
+
+# Tables that are completed.
+
+BARE = "id char(36) NOT NULL PRIMARY KEY, aggregatetype varchar(9) NOT NULL, aggregateid varchar(9) NOT NULL"
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def server(request: pytest.FixtureRequest, provider: EngineProvider) -> Engine:
+    url = request.getfixturevalue(f"{request.param}_database")
+    return provider.get_engine(DbConfig(connection_url=url))
+
+
+def test_whatever_a_table_can_get_is_added(server: Engine, provider: EngineProvider) -> None:
+    with server.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE outbox ({BARE}, type varchar(9) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO outbox VALUES ('1', 'a', 'old', 't')")
+    statements = OUTBOX.create(server)
+    assert sum("UNIQUE" in statement for statement in statements) == (server.dialect.name == "mysql")
+    assert sum(one.startswith("CREATE INDEX") for one in statements) == (server.dialect.name == "postgresql")
+    commit(server, "new")
+    assert tick(source_of(server, provider), MemoryStateStore()) == ["old", "new"]
+
+
+def test_a_column_that_orders_nothing_is_added_alone(server: Engine) -> None:
+    OUTBOX.create(server)
+    with server.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE outbox DROP COLUMN headers")
+    [statement] = OUTBOX.create(server)
+    assert statement.startswith("ALTER TABLE outbox ADD COLUMN headers")
+
+
+def test_a_table_without_what_every_row_needs_is_no_outbox(server: Engine) -> None:
+    with server.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE outbox ({BARE})")
+    with pytest.raises(ConfigurationError, match="is no outbox: it has no type\n"):
+        OUTBOX.create(server)
+
+
+def test_an_event_is_written_to_a_table_that_nobody_else_sees_yet(postgres: Engine) -> None:
+    own = Outbox("own")
+    with postgres.begin() as connection:
+        connection.exec_driver_sql(own.ddl("postgresql"))
+        own.add(connection, topic="a", key=1, payload=None)
+        assert connection.execute(text("SELECT count(*) FROM own WHERE payload IS NULL")).scalar_one() == 1

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Column, DateTime, Engine, Integer, MetaData, String, Table, create_engine, event, text
 
-from azure_functions_db import EngineProvider, HandlerError, PollTrigger, RowChange, SqlAlchemySource
+from azure_functions_db import DbConfig, EngineProvider, HandlerError, PollTrigger, RowChange, SqlAlchemySource
 from azure_functions_db.sources.keyset.position import MOST_ROWS
 from azure_functions_db.state.memory import MemoryStateStore
 from tests.conftest import temporary_database
@@ -68,6 +69,44 @@ class Reader:
         while page := self.read(limit):
             found += page
         return found
+
+
+TOKYO = dt.timezone(dt.timedelta(hours=9))
+THREE = dt.datetime(2026, 4, 7, 3, tzinfo=TOKYO)
+
+
+@pytest.mark.parametrize("key", [(), (3,)])
+@pytest.mark.parametrize(
+    ("kind", "start", "arguments"),
+    [
+        ("timestamp", THREE, {"query": "SELECT * FROM t"}),
+        ("timestamptz", THREE.replace(tzinfo=None), {"query": "SELECT * FROM t"}),
+        (
+            "timestamptz",
+            THREE,
+            {"table": Table("t", MetaData(), Column("c", DateTime), Column("id", Integer), Column("word", String))},
+        ),
+    ],
+    ids=["a zone too much", "a zone too few", "a zone that the user does not tell"],
+)
+def test_a_beginning_with_another_zone_than_its_column_misses_nothing(
+    kind: str,
+    start: dt.datetime,
+    arguments: dict[str, Any],
+    key: tuple[int, ...],
+    postgres_database: str,
+    provider: EngineProvider,
+) -> None:
+    """PostgreSQL converts it by the session's zone; rows that get the newest value later are found all the same."""
+    config = DbConfig(connection_url=postgres_database, connect_args={"options": "-c timezone=Asia/Tokyo"})
+    engine = provider.get_engine(config)
+    run(engine, f"CREATE TABLE t (id integer PRIMARY KEY, c {kind} NOT NULL, word text)")
+    run(engine, *(f"INSERT INTO t VALUES ({hour}, '2026-04-07 0{hour}:00', 'x')" for hour in range(1, 6)))
+    position: dict[str, Any] = {"cursor_column": "c", "pk_columns": ["id"], "start_at": (start, *key)}
+    reader = Reader(lambda: SqlAlchemySource(db_config=config, engine_provider=provider, **position, **arguments))
+    assert reader.read() == [(number, "x") for number in (3, 4, 5) if number not in key]
+    run(engine, "INSERT INTO t VALUES (0, '2026-04-07 05:00', 'late')")
+    assert reader.read() == [(0, "late")]
 
 
 @pytest.mark.parametrize("kind", KINDS)

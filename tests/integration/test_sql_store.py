@@ -8,10 +8,12 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import Queue
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from azure_functions_db import (
     ConfigurationError,
@@ -23,7 +25,12 @@ from azure_functions_db import (
 )
 from azure_functions_db.core.ports import TransactionalStateStore
 from azure_functions_db.sql.transactions import ambient_connection
+from azure_functions_db.state.backend import document_name
 from azure_functions_db.testing.memory import FakeClock
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.engine import ExceptionContext
 
 POLLER = "orders"
 FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
@@ -138,6 +145,45 @@ class TestTheTable:
             with admin.begin() as connection:
                 connection.execute(text(f"DROP ROLE {role}"))
 
+    def test_that_is_missing_is_named_and_made_by_the_first_lease(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        store = SqlStateStore(url=sqlite_database, engine_provider=provider)
+        assert store.poller_names() == []
+        with pytest.raises(ConfigurationError, match="There is no table azfdb_state here"):
+            store.check_place()
+        store.acquire_lease(POLLER, 60)
+        store.check_place()
+
+    def test_that_somebody_makes_during_a_look_is_looked_into(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        late = SqlStateStore(url=sqlite_database, engine_provider=provider)
+        early = SqlStateStore(db_config=DbConfig(connection_url=sqlite_database, pool_size=2), engine_provider=provider)
+
+        def make(_context: ExceptionContext) -> None:
+            early._lease(POLLER, early.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
+
+        event.listen(late.engine, "handle_error", make, once=True)
+        assert late.load_checkpoint(POLLER) == FIRST
+
+    def test_is_not_taken_for_missing_inside_a_transaction(self, store: SqlStateStore) -> None:
+        with pytest.raises(StateStoreError, match="azfdb_state failed on the state") as failed, store.transaction():
+            store.look(POLLER)
+        assert "isolation level" not in str(failed.value)
+
+    def test_may_hold_documents_as_bytes(self, sqlite_database: str, provider: EngineProvider) -> None:
+        store = SqlStateStore(url=sqlite_database, engine_provider=provider)
+        store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
+        with store.engine.begin() as connection:
+            connection.execute(text("UPDATE azfdb_state SET document = CAST(document AS BLOB)"))
+        assert store.look(POLLER).checkpoint == FIRST
+
+    def test_is_in_a_database_that_tells_the_time(self, postgres_database: str, provider: EngineProvider) -> None:
+        told = SqlStateStore(url=postgres_database, engine_provider=provider).storage_time()
+        assert told is not None
+        assert told.tzinfo is not None
+
 
 class TestATransaction:
     def test_is_offered_through_the_port(self, store: SqlStateStore) -> None:
@@ -228,6 +274,55 @@ class TestATransaction:
         store.release_lease(POLLER, lease_id)
         assert store.load_checkpoint(POLLER) == SECOND
 
+    def test_whose_answer_was_lost_is_not_written_over(
+        self, sqlite_database: str, provider: EngineProvider, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = SqlStateStore(url=sqlite_database, engine_provider=provider)
+        lease = store.take(store.look(POLLER), 60)
+        transaction = store.transaction
+
+        @contextmanager
+        def unanswered() -> Iterator[Connection]:
+            with transaction() as connection:
+                yield connection
+            raise ConnectionError("no answer")
+
+        monkeypatch.setattr(store, "transaction", unanswered)
+        with pytest.raises(ConnectionError), lease.transaction():
+            lease.commit(FIRST)
+        with pytest.raises(StateStoreError, match="a commit that was given up has taken effect"):
+            lease.commit({"metadata": {"failed_attempts": 1}})
+        assert store.look(POLLER).checkpoint == FIRST
+
+    def test_that_has_ended_lets_the_lease_be_renewed(self, sqlite_database: str, provider: EngineProvider) -> None:
+        store = SqlStateStore(url=sqlite_database, engine_provider=provider)
+        lease = store.take(store.look(POLLER), 60)
+        with lease.transaction():
+            lease.commit(FIRST)
+        before = expiry(store)
+        lease.renew(600)
+        assert expiry(store) > before
+
+    def test_that_has_written_nothing_keeps_no_lease_beyond_its_time(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        clock = FakeClock()
+        store = SqlStateStore(url=sqlite_database, engine_provider=provider, clock=clock)
+        lease = store.take(store.look(POLLER), 60)
+        with pytest.raises(LostLeaseError), lease.transaction():
+            clock.advance(100)
+            lease.commit(FIRST)
+
+    def test_makes_no_look_wait_and_waits_for_none(self, postgres_database: str, provider: EngineProvider) -> None:
+        hasty = DbConfig(connection_url=postgres_database, connect_args={"options": "-c lock_timeout=1s"})
+        store = SqlStateStore(db_config=hasty, engine_provider=provider)
+        lease_id = store.acquire_lease(POLLER, 60)
+        with store.transaction():
+            store.look(POLLER)
+            assert beat(store, lease_id) is None, "who has only looked locks nothing"
+            store.commit_checkpoint(POLLER, FIRST, lease_id)
+            assert contextvars.Context().run(store.look, POLLER).checkpoint == {}, "who only looks waits for nobody"
+
 
 def beat(store: SqlStateStore, lease_id: str) -> BaseException | None:
     """Renew the lease as a heartbeat does: in a thread that was given a copy of the handler's context."""
@@ -257,6 +352,59 @@ class TestFailure:
         with pytest.raises(StateStoreError) as failed:
             store.acquire_lease(POLLER, 60)
         assert "hush" not in "".join(traceback.format_exception(failed.value)) + repr(store)
+
+    @pytest.mark.parametrize("act", ["read", "create", "replace", "delete", "pollers", "missing_place", "now"])
+    def test_of_the_database_is_told_whatever_was_asked(self, act: str, provider: EngineProvider) -> None:
+        backend = SqlStateStore(url="postgresql+psycopg://127.0.0.1:1/none", engine_provider=provider)._backend
+        name = document_name("app", POLLER)
+        arguments: dict[str, tuple[Any, ...]] = {
+            "read": (name,),
+            "create": (name, b"{}"),
+            "replace": (name, b"{}", 1),
+            "delete": (name, 1),
+            "pollers": ("app",),
+        }
+        of_poller = " of poller 'orders'" if act in {"read", "create", "replace", "delete"} else ""
+        with pytest.raises(
+            StateStoreError, match=rf"azfdb_state failed on the state{of_poller}: the database does not answer"
+        ) as failed:
+            getattr(backend, act)(*arguments.get(act, ()))
+        assert failed.value.poller_name == (POLLER if of_poller else None)
+        assert "isolation level" not in str(failed.value)
+
+    def test_outside_a_transaction_is_not_laid_to_its_isolation_level(
+        self, postgres_database: str, provider: EngineProvider
+    ) -> None:
+        store = SqlStateStore(url=postgres_database, engine_provider=provider)
+        lease_id = store.acquire_lease(POLLER, 60)
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$;"
+                "CREATE TRIGGER refuse BEFORE UPDATE ON azfdb_state EXECUTE FUNCTION refuse()"
+            )
+        with pytest.raises(StateStoreError, match="40001") as failed:
+            store.commit_checkpoint(POLLER, FIRST, lease_id)
+        assert "isolation level" not in str(failed.value)
+
+    def test_of_the_pool_says_that_no_connection_became_free(
+        self, sqlite_database: str, provider: EngineProvider
+    ) -> None:
+        config = DbConfig(connection_url=sqlite_database, pool_size=1, max_overflow=0, pool_timeout=0)
+        store = SqlStateStore(db_config=config, engine_provider=provider)
+        with store.engine.connect(), pytest.raises(StateStoreError, match=r"does not answer \(TimeoutError\)"):
+            store.load_checkpoint(POLLER)
+
+    def test_of_a_login_by_token_says_what_is_missing(self, provider: EngineProvider) -> None:
+        class Nobody:
+            def get_token(self, *_: object) -> NoReturn:
+                raise PermissionError("who are you?")
+
+        config = DbConfig(
+            connection_url="postgresql+psycopg://127.0.0.1:1/none", credential=Nobody(), allow_unverified_tls=True
+        )
+        with pytest.raises(StateStoreError, match="No Entra token for the database: PermissionError"):
+            SqlStateStore(db_config=config, engine_provider=provider).load_checkpoint(POLLER)
 
     def test_of_the_arguments_is_noticed_at_once(self) -> None:
         with pytest.raises(ConfigurationError):

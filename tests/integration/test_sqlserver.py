@@ -33,6 +33,7 @@ from azure_functions_db import (
     SqlServerChangeTrackingSource,
 )
 from azure_functions_db.testing.sources import pages_of
+from tests.integration.cli import warm
 from tests.support.sqlserver import DRIVERS, Model, running
 from tests.support.tds import Hangup, ServerError
 from tests.support.waiting import wait_for
@@ -657,10 +658,9 @@ def test_the_command_line_makes_the_stream_and_examines_it(stand_in: Model, tmp_
     (tmp_path / "function_app.py").write_text(app.replace("BlobCheckpointStore", "FileStateStore"))
 
     def azfdb(*words: str) -> str:
-        command = [str(Path(sys.executable).with_name("azfdb")), *words, "mirror_products", "--app", str(tmp_path)]
         environment = {"PATH": "/usr/bin:/bin", "SHOP_DB": stand_in.url(), "COPY_DB": "sqlite://", "COLUMNS": "200"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        return " ".join((done.stdout + done.stderr).split())
+        _, out, err = warm.run((*words, "mirror_products", "--app", str(tmp_path)), tmp_path, environment, "")
+        return " ".join((out + err).split())
 
     enabled = "ALTER TABLE [dbo].[products] ENABLE CHANGE_TRACKING WITH (TRACK_COLUMNS_UPDATED = ON)"
     assert enabled in azfdb("stream", "create", "--dry-run")

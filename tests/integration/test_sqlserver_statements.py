@@ -176,6 +176,9 @@ def use_quarantine(server: Any, url: str, provider: EngineProvider) -> None:
     sink.put([row, row])
     assert [each.event_id for each in sink.entries("orders")] == ["e1"]
     assert sink.count("orders") == 1
+    sink.take_back("orders", "batch")
+    assert sink.count("orders") == 0
+    sink.put([row])
     sink.remove("orders", "e1")
     assert sink.entries() == []
 

@@ -331,6 +331,27 @@ def quarantine_first() -> None:
     patch(Tick, "_commit", commit_then_put_aside)
 
 
+def taken_back_first() -> None:
+    """What a batch that was never committed has put aside stays there when its rows come again."""
+    patch(IsolatingTick, "_take_back", lambda _self, _batch: None)
+
+
+def aside_is_noted() -> None:
+    """Rows are put aside without a note of the batch that they belong to."""
+
+    def put_aside(self: Any, batch: Any, culprits: Any) -> None:
+        rows = batch.rows_aside(self._settings.name, culprits, self._settings.now())
+        self._sink.put(rows)
+        batch.quarantined.update(row.event_id for row in rows)
+
+    patch(IsolatingTick, "_put_aside", put_aside)
+
+
+def taken_back_as_listed() -> None:
+    """A row that was listed to be taken back is removed, whatever lies there by then."""
+    patch(Service, "remove_listed", lambda self, path, _text: self.remove(path))
+
+
 def attempts() -> None:
     """How often a batch has failed is forgotten between ticks."""
     patch(Checkpoint, "failed_attempts", property(lambda _: 0))
@@ -435,7 +456,7 @@ GUARDS: dict[str, Callable[[], None]] = {
         *(pages_of_their_position, turns_at_a_reader, acknowledged_in_turn, one_page_ahead, check_before_the_call),
         *(cancellation, watched_clock, end_of_the_cancelled, end_of_the_tick),
         *(one_transaction, doubt),
-        *(quarantine_first, attempts, witnesses),
+        *(quarantine_first, taken_back_first, aside_is_noted, taken_back_as_listed, attempts, witnesses),
         *(
             removal_of_delivered,
             rows_anew,

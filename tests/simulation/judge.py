@@ -41,6 +41,7 @@ GUARANTEES = {
     "once": "what a handler writes in the transaction of its checkpoint takes effect once",
     "batch": "a handler is given no more than a batch",
     "poison": "what is put aside is poison, and nothing else",
+    "taken back": "a row that comes again because its batch was not committed is taken out of the quarantine first",
     "identity": "a change has one event id, whenever and wherever it is delivered, and no other change has it",
     "lost position": "a position that the database no longer has is an error that stops, never a jump; where the rows "
     "are to be read anew, all of them are, and the checkpoint tells of the gap",
@@ -81,6 +82,8 @@ class Judge:
     last: dict[int, int] = field(default_factory=dict)
     """By key, the version that was digested last."""
     aside: set[Row] = field(default_factory=set)
+    unconfirmed: set[Row] = field(default_factory=set)
+    """What the holder of the lease has put aside since the checkpoint was last moved."""
     cursor: Mapping[str, Any] | None = None
     token: int = 0
     owner: str = ""
@@ -102,6 +105,11 @@ class Judge:
         self.world.complain(f"{guarantee}: {what} ({GUARANTEES[guarantee]})")
 
     # State.
+
+    @property
+    def holder(self) -> tuple[str, int]:
+        """The process that the state document names, and the token of its lease."""
+        return _short(self.owner), self.token
 
     def stored(self, content: bytes) -> None:
         """Look at the state document in the moment it is stored."""
@@ -131,6 +139,7 @@ class Judge:
         if after < before:
             self.complain("back", f"from {before} to {after}")
         self.cursor = cursor
+        self.unconfirmed.clear()
         database.went_to(cursor or {})
         if was_lost and not database.is_lost and after > before:
             self.complain("lost position", f"from {before}, which is lost, to {after}")
@@ -190,6 +199,8 @@ class Judge:
             self.complain("batch", f"{count} events")
         if call.is_trial:
             return
+        if found := self.unconfirmed.intersection(call.rows):
+            self.complain("taken back", f"{call.process} was given {sorted(found)}")
         passed = {(each.key, each.version) for each in self.database.passed_by(self.cursor)}
         again = [row for row in call.rows if row in passed]
         if again and not self.plan.has_quarantine:
@@ -259,9 +270,11 @@ class Judge:
 
     # Quarantine.
 
-    def put_aside(self, text: str) -> None:
+    def put_aside(self, text: str, *, is_due: bool) -> None:
+        """Note that a row lies in the quarantine. One that comes late is not known to who takes back, and may stay."""
         row = self._aside(text)
         self.aside.add(row)
+        (self.unconfirmed.add if is_due else self.unconfirmed.discard)(row)
         self.world.tell("quarantine", f"keeps {row[0]}v{row[1]}")
         if not self.is_poison(row):
             self.complain("poison", f"{row[0]}v{row[1]} was put aside")
@@ -269,6 +282,7 @@ class Judge:
     def took_back(self, text: str) -> None:
         row = self._aside(text)
         self.aside.discard(row)
+        self.unconfirmed.discard(row)
         self.world.tell("quarantine", f"lets go of {row[0]}v{row[1]}")
 
     def is_poison(self, row: Row) -> bool:

@@ -48,8 +48,13 @@ class SqlServer:
             self.unlocked.set()
 
 
+_DIALECT = SimpleNamespace(name="postgresql", driver="psycopg")
+
+
 class SqlEngine:
     """One process's way to the server."""
+
+    dialect = _DIALECT
 
     def __init__(self, server: SqlServer, client: Client) -> None:
         self.server = server
@@ -72,7 +77,7 @@ class SqlEngine:
 class SqlConnection:
     """A connection with at most one transaction, which is also what ends it."""
 
-    dialect = SimpleNamespace(name="postgresql", driver="psycopg")
+    dialect = _DIALECT
     connection = SimpleNamespace(dbapi_connection=None)
 
     def __init__(self, engine: SqlEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from azure_functions_db.core.errors import StateStoreError
@@ -47,14 +48,24 @@ class Service:
         """Write whatever is there: what a service would do that is told no condition."""
         return self._write(name, content)
 
-    def put(self, path: str, text: str) -> None:
+    def put(self, path: str, text: str, by: str, token: int) -> None:
+        """Store a row that was put aside by a process; the token of then tells whether it still holds the lease."""
         self._blobs[path] = text
-        self._judge.put_aside(text)
+        self._judge.put_aside(text, is_due=self._judge.holder == (by, token))
+
+    @property
+    def token(self) -> int:
+        return self._judge.token
 
     def remove(self, path: str) -> None:
         text = self._blobs.pop(path, None)
         if text is not None:
             self._judge.took_back(text)
+
+    def remove_listed(self, path: str, text: str) -> None:
+        """Remove what was listed, and nothing that was put there since."""
+        if self._blobs.get(path) == text:
+            self.remove(path)
 
     def under(self, folder: str) -> dict[str, str]:
         return {path: text for path, text in self._blobs.items() if path.startswith(folder)}
@@ -142,18 +153,26 @@ class SimulatedSink:
         self._client = client
 
     def put(self, rows: Sequence[QuarantinedRow]) -> None:
+        service, name = self._client.service, self._client.process.name
         for row in rows:
             path, text = path_of(row.poller_name, row.event_id), encoded(row)
-            self._ask("put a row aside", lambda path=path, text=text: self._client.service.put(path, text))  # type: ignore[misc]
+            self._ask("put a row aside", partial(service.put, path, text, name, service.token))
 
     def entries(self, poller_name: str | None = None) -> list[QuarantinedRow]:
-        folder = "" if poller_name is None else folder_of(poller_name)
-        found = self._client.ask("read quarantine", lambda: self._client.service.under(folder), READ_FAULTS)
+        found = self._found("" if poller_name is None else folder_of(poller_name))
         return oldest_first([decoded(text, path, is_at(path)) for path, text in found.items()])
 
     def remove(self, poller_name: str, event_id: str) -> None:
         path = path_of(poller_name, event_id)
-        self._ask("take a row back", lambda: self._client.service.remove(path))
+        self._ask("remove a row", lambda: self._client.service.remove(path))
+
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        for path, text in self._found(folder_of(poller_name)).items():
+            if decoded(text, path, is_at(path)).batch_id == batch_id:
+                self._ask("take a row back", partial(self._client.service.remove_listed, path, text))
+
+    def _found(self, folder: str) -> dict[str, str]:
+        return self._client.ask("read quarantine", lambda: self._client.service.under(folder), READ_FAULTS)
 
     def _ask(self, what: str, act: Callable[[], None]) -> None:
         self._client.ask(what, act, ("throttled", "lost request", "lost reply", "late write"))

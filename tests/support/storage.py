@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import requests
 from azure.core.exceptions import ServiceRequestTimeoutError, ServiceResponseError
@@ -15,6 +16,8 @@ from azure_functions_db.trigger.poll import PollTrigger
 from tests.unit.trigger.poller import Collected, ListSource, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from azure_functions_db.core.ports import StateStore
     from azure_functions_db.trigger.events import RowChange
 
@@ -42,7 +45,22 @@ class FaultyTransport(RequestsTransport):  # type: ignore[misc]
     def answer(self, request: Any, fault: str) -> Any:
         """Return what the service answers to a request that it has not served."""
         status, code = {"error": (500, "InternalError"), "refused": (412, "ConditionNotMet")}[fault]
-        return _answer(request, status, code)
+        return answer(request, status, code)
+
+
+class Refusing(RequestsTransport):  # type: ignore[misc]
+    """Has an answer of its own to some requests, and sends the others."""
+
+    def __init__(self, is_refused: Callable[[Any], bool], status: int, code: str = "") -> None:
+        super().__init__()
+        self._is_refused, self._status, self._code = is_refused, status, code
+        self.requests: list[str] = []
+
+    def send(self, request: Any, **options: Any) -> Any:
+        self.requests.append(f"{request.method} {urlsplit(request.url).path.rpartition('/')[2]}")
+        if self._is_refused(request):
+            return answer(request, self._status, self._code)
+        return super().send(request, **options)
 
 
 class PlannedFaults(FaultyTransport):
@@ -102,7 +120,8 @@ class Scene:
         assert run(self.theirs, self.intruder) == 0, "the competitor finds nothing left and nothing held"
 
 
-def _answer(request: Any, status: int, code: str) -> RequestsTransportResponse:
+def answer(request: Any, status: int, code: str) -> RequestsTransportResponse:
+    """Return what a storage service answers that has not done what it was asked for."""
     response = requests.Response()
     response.status_code, response.raw, response._content = status, None, b""
     response.headers["x-ms-error-code"] = code

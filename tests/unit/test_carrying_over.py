@@ -65,6 +65,14 @@ def test_what_another_app_has_claimed_is_not_taken() -> None:
     assert MemoryBackend.read(attic, store._stored("orders").name) is None, "nothing was written"
 
 
+def test_a_note_does_not_carry_it_over() -> None:
+    attic = Attic()
+    store = DocumentStateStore(attic)
+    with pytest.raises(LeaseConflictError):
+        store.note(store.look("orders", OURS), OLD)
+    assert MemoryBackend.read(attic, store._stored("orders").name) is None, "nothing was written"
+
+
 def test_a_place_without_older_state_has_nothing_to_claim() -> None:
     class Plain(MemoryBackend):
         def read(self, name: DocumentName) -> Stored | None:
@@ -99,7 +107,7 @@ def test_a_lease_is_not_renewed_in_a_document_that_is_only_found_elsewhere() -> 
 def test_only_documents_of_pollers_are_listed() -> None:
     class Cluttered(MemoryBackend):
         def pollers(self, app: str) -> list[str]:
-            return [*super().pollers(app), "lost+found", "%zz", ".hidden"]
+            return [*super().pollers(app), "lost+found", "%zz", ".hidden", "", "x" * 201]
 
     store = DocumentStateStore(Cluttered())
     store.acquire_lease("orders / eu", 60)
@@ -119,8 +127,11 @@ def test_the_time_is_that_of_whoever_keeps_the_state() -> None:
 
 def test_a_lease_in_doubt_knows_of_no_pause() -> None:
     store = DocumentStateStore(MemoryBackend())
-    store.acquire_lease("orders", 60)
+    lease_id = store.acquire_lease("orders", 60)
     lease = store._stored("orders").lease
     assert lease is not None
+    DocumentStateStore(store._backend).pause("orders", "ann@desk")
+    store.renew_lease("orders", lease_id, 60)
+    assert lease.paused is not None, "a holder's next write takes the mark along"
     lease.doubt()
     assert lease.paused is None

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from azure_functions_db import FileQuarantine, FileStateStore, LeaseConflictError, StateStoreError
+from azure_functions_db.core import files
 from azure_functions_db.core.types import QuarantinedRow
-from azure_functions_db.state import file
 
 POLLER = "orders"
 WRITER = """
@@ -34,7 +34,7 @@ while True:
 LOCKER = """
 import sys
 from pathlib import Path
-from azure_functions_db.state.file import locked
+from azure_functions_db.core.files import locked
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
@@ -190,7 +190,7 @@ def locker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_lock_that_somebody_keeps_is_an_error_that_names_file_and_holder(
     tmp_path: Path, locker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.1)
     store = FileStateStore(tmp_path, app_name="app")
     with pytest.raises(StateStoreError, match=rf"held .* by process {locker.pid} \(.*orders\.lock\)") as refused:
         store.acquire_lease(POLLER, 60)
@@ -204,13 +204,13 @@ def test_a_lock_that_somebody_keeps_is_an_error_that_names_file_and_holder(
 def test_a_process_that_was_stopped_with_the_lock_in_hand_ends_the_waiting_when_it_goes_on(
     tmp_path: Path, locker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.1)
     store = FileStateStore(tmp_path, app_name="app")
     locker.send_signal(signal.SIGSTOP)
     with pytest.raises(StateStoreError):
         store.acquire_lease(POLLER, 60)
     locker.send_signal(signal.SIGCONT)
-    monkeypatch.setattr(file, "PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 30.0)
     assert locker.stdin is not None
     locker.stdin.close()  # which is what it waits for
     store.acquire_lease(POLLER, 60)
@@ -228,8 +228,24 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_directory_is_an_error_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateStoreError, match="cannot be used"):
-        FileStateStore(tmp_path / "file").acquire_lease(POLLER, 60)
+    store = FileStateStore(tmp_path / "file")
+    with pytest.raises(StateStoreError, match="The state file of poller 'orders' cannot be used") as refused:
+        store.acquire_lease(POLLER, 60)
+    assert refused.value.poller_name == POLLER
+    with pytest.raises(StateStoreError, match="The state directory cannot be used") as refused:
+        store.poller_names()
+    assert refused.value.poller_name is None
+
+
+def test_nothing_is_forgotten_without_the_lock(tmp_path: Path) -> None:
+    store = FileStateStore(tmp_path, app_name="app")
+    store.release_lease(POLLER, store.acquire_lease(POLLER, 60))
+    lock = tmp_path / "app" / "orders.lock"
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateStoreError, match="a link in the place of a file"):
+        store.forget(POLLER)
+    assert store.poller_names() == [POLLER]
 
 
 def test_names_that_could_leave_the_directory_stay_inside(tmp_path: Path) -> None:

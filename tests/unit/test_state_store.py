@@ -26,7 +26,7 @@ from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.testing.memory import FakeClock
 
 POLLER = "orders"
-FIRST, SECOND = {"cursor": [1]}, {"cursor": [2]}
+FIRST, SECOND, THIRD = {"cursor": [1]}, {"cursor": [2]}, {"cursor": [3]}
 NAME = document_name(None, POLLER)
 
 
@@ -300,7 +300,7 @@ def test_a_commit_that_was_given_up_counts_whoever_has_seen_it(is_renewed: bool)
         store.commit_checkpoint(POLLER, SECOND, lease_id)
 
 
-def test_a_commit_that_never_took_effect_is_made_once_more() -> None:
+def test_a_commit_that_was_given_up_is_built_upon_once_it_was_loaded() -> None:
     backend = SlowBackend()
     store = DocumentStateStore(backend)
     lease_id = store.acquire_lease(POLLER, 60)
@@ -308,8 +308,39 @@ def test_a_commit_that_never_took_effect_is_made_once_more() -> None:
     with pytest.raises(StateStoreError, match="no answer"):
         store.commit_checkpoint(POLLER, FIRST, lease_id)
     backend.is_slow = False
+    backend.do()
+    store.renew_lease(POLLER, lease_id, 60)
+    assert store.load_checkpoint(POLLER) == FIRST
     store.commit_checkpoint(POLLER, SECOND, lease_id)
     assert store.load_checkpoint(POLLER) == SECOND
+
+
+@pytest.mark.parametrize("before", [[], [THIRD]], ids=["the first", "a later one"])
+def test_a_commit_that_never_took_effect_is_made_once_more(before: list[dict[str, Any]]) -> None:
+    backend = SlowBackend()
+    store = DocumentStateStore(backend)
+    lease_id = store.acquire_lease(POLLER, 60)
+    for checkpoint in before:
+        store.commit_checkpoint(POLLER, checkpoint, lease_id)
+    backend.is_slow = True
+    with pytest.raises(StateStoreError, match="no answer"):
+        store.commit_checkpoint(POLLER, FIRST, lease_id)
+    backend.is_slow = False
+    store.commit_checkpoint(POLLER, SECOND, lease_id)
+    assert store.load_checkpoint(POLLER) == SECOND
+
+
+def test_a_commit_that_never_took_effect_is_made_once_more_under_a_lease_that_another_store_has_taken() -> None:
+    backend = SlowBackend()
+    lease_id = DocumentStateStore(backend).acquire_lease(POLLER, 60)
+    store = DocumentStateStore(backend)
+    store.renew_lease(POLLER, lease_id, 60)
+    backend.is_slow = True
+    with pytest.raises(StateStoreError, match="no answer"):
+        store.commit_checkpoint(POLLER, FIRST, lease_id)
+    backend.is_slow = False
+    store.commit_checkpoint(POLLER, FIRST, lease_id)
+    assert store.load_checkpoint(POLLER) == FIRST
 
 
 def test_a_checkpoint_that_could_not_be_read_again_is_not_written() -> None:

@@ -34,6 +34,7 @@ class Originals:
         self.modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
         files = {getattr(module, "__file__", None) for module in self.modules}
         self._functions: defaultdict[tuple[str, str], list[FunctionType]] = defaultdict(list)
+        gc.unfreeze()  # what the tests have put out of the collector's sight
         for thing in gc.get_objects():
             if type(thing) is FunctionType and (code := thing.__code__).co_filename in files:
                 self._functions[code.co_filename, code.co_qualname].append(thing)

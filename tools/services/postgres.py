@@ -21,11 +21,14 @@ OPTIONS = {
     "max_prepared_transactions": "10",
     "max_replication_slots": "50",
     "max_wal_senders": "20",
+    "max_wal_size": "256MB",
     "synchronous_commit": "off",
     "timezone": "UTC",
     "unix_socket_directories": "",
     "wal_level": "logical",
 }
+
+ROOM = 8 << 30
 
 
 def programs() -> Path | None:
@@ -60,8 +63,9 @@ class Postgres(Server):
         self.programs = programs() or Path()
 
     def prepare(self) -> None:
-        if self.user and not may_enter(self.user, self.folder):
-            self._move_elsewhere(self.user)
+        memory = roomy_memory()
+        if memory or (self.user and not may_enter(self.user, self.folder)):
+            self._move_elsewhere(memory or Path("/var/tmp"))
         self.data.mkdir(mode=0o700)
         secret = self.data.with_name("password")
         secret.touch(mode=0o600)
@@ -92,10 +96,11 @@ class Postgres(Server):
             "--no-sync",
         ]
 
-    def _move_elsewhere(self, user: str) -> None:
-        """Keep the data behind a link, as the server's user may not walk into this checkout (say, in root's home)."""
-        place = Path(tempfile.mkdtemp(prefix="azfdb-postgres-", dir="/var/tmp"))
-        shutil.chown(place, user)
+    def _move_elsewhere(self, root: Path) -> None:
+        """Keep the data behind a link: in memory, or where the server's user may walk (say, not in root's home)."""
+        place = Path(tempfile.mkdtemp(prefix="azfdb-postgres-", dir=root))
+        if self.user:
+            shutil.chown(place, self.user)
         (self.folder / ELSEWHERE).symlink_to(place)
         self.data = place / "data"
 
@@ -124,6 +129,16 @@ class Postgres18(Postgres):
         for part in (package, package.with_name(f"{package.name}.libs")):
             shutil.copytree(part, place / part.name)
         return place / package.name / "pginstall" / "bin"
+
+
+def roomy_memory() -> Path | None:
+    """The system's folder in memory, where there is plenty of it: to make and drop a database there takes half."""
+    folder, facts = Path("/dev/shm"), Path("/proc/meminfo")
+    if not os.access(folder, os.W_OK) or not facts.exists():
+        return None
+    [available] = [line.split()[1] for line in facts.read_text().splitlines() if line.startswith("MemAvailable:")]
+    room = min(int(available) * 1024, shutil.disk_usage(folder).free)
+    return folder if room > ROOM else None
 
 
 def may_enter(user: str, folder: Path) -> bool:

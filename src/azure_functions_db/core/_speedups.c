@@ -1,4 +1,4 @@
-/* The hottest loops of the library, compiled: the byte forms and the SHA-256 of event ids, and objects by the thousand.
+/* The hottest loops of the library, compiled: event ids, and objects by the thousand.
  *
  * Each function does exactly what the Python beside its caller does, which is used where this could not be built.
  */
@@ -169,245 +169,301 @@ hash_end(Hash *hash, Py_UCS1 *hexadecimal)
     }
 }
 
+/* Lists, made item by item. */
+
+typedef PyObject *(*Maker)(void *of, Py_ssize_t place);
+
 static PyObject *
-digest(const Hash *begun, PyObject *head, PyObject *tail)
+list_of(Py_ssize_t count, Maker make, void *of)
 {
-    PyObject *text = PyUnicode_New(8 * DIGEST_WORDS, 127);
-    if (text != NULL) {
-        Hash hash = *begun;
-        hash_add(&hash, (const uint8_t *)PyBytes_AS_STRING(head), (size_t)PyBytes_GET_SIZE(head));
-        hash_add(&hash, (const uint8_t *)PyBytes_AS_STRING(tail), (size_t)PyBytes_GET_SIZE(tail));
-        hash_end(&hash, PyUnicode_1BYTE_DATA(text));
+    PyObject *made = PyList_New(count);
+    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
+        PyObject *item = make(of, i);
+        if (item == NULL) {
+            Py_CLEAR(made);
+            break;
+        }
+        PyList_SET_ITEM(made, i, item);
     }
-    return text;
+    return made;
+}
+
+/* Return an item, which is borrowed: what is called for an item before may have made the list shorter since. */
+static PyObject *
+item_of(PyObject *list, Py_ssize_t place)
+{
+    if (place < PyList_GET_SIZE(list)) {
+        return PyList_GET_ITEM(list, place);
+    }
+    PyErr_SetString(PyExc_RuntimeError, "a list has become shorter");
+    return NULL;
 }
 
 static int
-are_lists_of_one_length(PyObject *first, PyObject *other)
+are_lists_of(PyObject *const *lists, Py_ssize_t number, Py_ssize_t count)
 {
-    int are = PyList_CheckExact(first) && PyList_CheckExact(other) && PyList_GET_SIZE(first) == PyList_GET_SIZE(other);
-    if (!are) {
-        PyErr_SetString(PyExc_TypeError, "lists of one length are wanted");
+    for (PyObject *const *list = lists; list < lists + number; list++) {
+        if (!PyList_CheckExact(*list) || PyList_GET_SIZE(*list) != count) {
+            PyErr_SetString(PyExc_TypeError, "lists of one length are wanted");
+            return 0;
+        }
     }
-    return are;
+    return 1;
 }
 
-PyDoc_STRVAR(digests_doc,
-    "digests(starts, heads, tails, /)\n--\n\n"
-    "Return the SHA-256 of each start, head and tail together, in hexadecimal; neighbours with one start share its part.");
-
-static PyObject *
-digests(PyObject *module, PyObject *const *lists, Py_ssize_t number)
-{
-    (void)module;
-    if (number != 3) {
-        PyErr_SetString(PyExc_TypeError, "digests() takes three lists");
-        return NULL;
-    }
-    if (!are_lists_of_one_length(lists[0], lists[1]) || !are_lists_of_one_length(lists[0], lists[2])) {
-        return NULL;
-    }
-    Py_ssize_t count = PyList_GET_SIZE(lists[0]);
-    PyObject *made = PyList_New(count), *begun_with = NULL;
-    Hash begun;
-    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
-        PyObject *start = PyList_GET_ITEM(lists[0], i);
-        PyObject *head = PyList_GET_ITEM(lists[1], i), *tail = PyList_GET_ITEM(lists[2], i);
-        if (!PyBytes_CheckExact(start) || !PyBytes_CheckExact(head) || !PyBytes_CheckExact(tail)) {
-            PyErr_SetString(PyExc_TypeError, "digests() takes lists of bytes");
-            Py_CLEAR(made);
-            break;
-        }
-        if (start != begun_with) {
-            hash_begin(&begun);
-            hash_add(&begun, (const uint8_t *)PyBytes_AS_STRING(start), (size_t)PyBytes_GET_SIZE(start));
-            begun_with = start;
-        }
-        PyObject *text = digest(&begun, head, tail);
-        if (text == NULL) {
-            Py_CLEAR(made);
-            break;
-        }
-        PyList_SET_ITEM(made, i, text);
-    }
-    return made;
-}
-
-/* Byte forms; `trigger/events.py` says what they are. */
+/* Ids: the SHA-256 of byte forms; `trigger/events.py` says what those are. */
 
 typedef struct {
-    PyObject *lead;    /* bytes before each form */
-    PyObject *form;    /* gives the form of any value */
-    PyObject *is_utc;  /* tells whether a zone is UTC */
-    PyObject *utc;     /* the last zone that was; borrowed from the values, which outlive this */
-} Forms;
+    PyObject *starts;    /* a list */
+    PyObject *columns;   /* a tuple of lists */
+    PyObject *form;      /* gives the form of any value; None where the values are bytes already */
+    PyObject *is_utc;    /* tells whether a zone is UTC */
+    PyObject *utc;       /* the last zone that was; borrowed from the values, which outlive this */
+    PyObject *begun_by;  /* the last start; neighbours with the same share its part */
+    Hash begun;
+} Ids;
 
-static PyObject *
-led(const Forms *forms, const char *bytes, Py_ssize_t length)
+static int
+add_bytes(Hash *hash, PyObject *bytes)
 {
-    Py_ssize_t lead = PyBytes_GET_SIZE(forms->lead);
-    PyObject *made = PyBytes_FromStringAndSize(NULL, lead + length);
-    if (made != NULL) {
-        memcpy(PyBytes_AS_STRING(made), PyBytes_AS_STRING(forms->lead), (size_t)lead);
-        memcpy(PyBytes_AS_STRING(made) + lead, bytes, (size_t)length);
+    if (!PyBytes_CheckExact(bytes)) {
+        PyErr_SetString(PyExc_TypeError, "bytes are wanted");
+        return 0;
     }
-    return made;
+    hash_add(hash, (const uint8_t *)PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+    return 1;
 }
 
-static PyObject *
-other_form(const Forms *forms, PyObject *value)
+static int
+add_other(const Ids *ids, Hash *hash, PyObject *value)
 {
-    PyObject *form = PyObject_CallOneArg(forms->form, value);
-    if (form == NULL) {
-        return NULL;
-    }
-    if (!PyBytes_CheckExact(form)) {
-        PyErr_SetString(PyExc_TypeError, "a form is bytes");
-        Py_DECREF(form);
-        return NULL;
-    }
-    PyObject *made = led(forms, PyBytes_AS_STRING(form), PyBytes_GET_SIZE(form));
-    Py_DECREF(form);
-    return made;
+    PyObject *form = PyObject_CallOneArg(ids->form, value);
+    int is_added = form != NULL && add_bytes(hash, form);
+    Py_XDECREF(form);
+    return is_added;
 }
 
-static PyObject *
-integer_form(const Forms *forms, PyObject *value)
+static int
+add_integer(const Ids *ids, Hash *hash, PyObject *value)
 {
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow) {
-        return other_form(forms, value);
+        return add_other(ids, hash, value);
     }
-    char digits[24], *first = digits + sizeof digits;
+    uint8_t digits[24], *first = digits + sizeof digits;
     unsigned long long rest = number < 0 ? 0 - (unsigned long long)number : (unsigned long long)number;
     do {
-        *--first = (char)('0' + rest % 10);
+        *--first = (uint8_t)('0' + rest % 10);
         rest /= 10;
     } while (rest);
     if (number < 0) {
         *--first = '-';
     }
-    return led(forms, first, digits + sizeof digits - first);
+    hash_add(hash, first, (size_t)(digits + sizeof digits - first));
+    return 1;
 }
 
-static PyObject *
-text_form(const Forms *forms, PyObject *value)
+static int
+is_plain(PyObject *text)
 {
-    if (!PyUnicode_IS_COMPACT_ASCII(value)) {
-        return other_form(forms, value);
+    if (!PyUnicode_IS_COMPACT_ASCII(text)) {
+        return 0;
     }
-    Py_ssize_t length = PyUnicode_GET_LENGTH(value), lead = PyBytes_GET_SIZE(forms->lead);
-    PyObject *made = PyBytes_FromStringAndSize(NULL, lead + length + 2);
-    if (made == NULL) {
-        return NULL;
+    const Py_UCS1 *letter = PyUnicode_1BYTE_DATA(text), *end = letter + PyUnicode_GET_LENGTH(text);
+    while (letter < end && *letter >= ' ' && *letter <= '~' && *letter != '\'' && *letter != '\\') {
+        letter++;
     }
-    char *to = PyBytes_AS_STRING(made);
-    memcpy(to, PyBytes_AS_STRING(forms->lead), (size_t)lead);
-    to += lead;
-    *to++ = '\'';
-    const Py_UCS1 *from = PyUnicode_1BYTE_DATA(value);
-    for (Py_ssize_t i = 0; i < length; i++) {
-        if (from[i] < ' ' || from[i] > '~' || from[i] == '\'' || from[i] == '\\') { /* is escaped */
-            Py_DECREF(made);
-            return other_form(forms, value);
-        }
-        *to++ = (char)from[i];
-    }
-    *to = '\'';
-    return made;
+    return letter == end;
 }
 
-static PyObject *
-moment_form(Forms *forms, PyObject *value)
+static int
+add_text(const Ids *ids, Hash *hash, PyObject *value)
+{
+    if (!is_plain(value)) {
+        return add_other(ids, hash, value);
+    }
+    hash_add(hash, (const uint8_t *)"'", 1);
+    hash_add(hash, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
+    hash_add(hash, (const uint8_t *)"'", 1);
+    return 1;
+}
+
+static int
+add_moment(Ids *ids, Hash *hash, PyObject *value)
 {
     PyObject *zone = PyDateTime_DATE_GET_TZINFO(value);
-    if (zone != Py_None && zone != forms->utc) {
-        PyObject *answer = PyObject_CallOneArg(forms->is_utc, zone);
+    if (zone != Py_None && zone != ids->utc) {
+        PyObject *answer = PyObject_CallOneArg(ids->is_utc, zone);
         int is_utc = answer == NULL ? -1 : PyObject_IsTrue(answer);
         Py_XDECREF(answer);
         if (is_utc < 1) {
-            return is_utc < 0 ? NULL : other_form(forms, value);
+            return is_utc < 0 ? 0 : add_other(ids, hash, value);
         }
-        forms->utc = zone;
+        ids->utc = zone;
     }
     unsigned int year = (unsigned int)PyDateTime_GET_YEAR(value);
     unsigned int microsecond = (unsigned int)PyDateTime_DATE_GET_MICROSECOND(value);
-    const char bytes[10] = {
-        (char)(year >> 8), (char)year,
-        (char)PyDateTime_GET_MONTH(value), (char)PyDateTime_GET_DAY(value),
-        (char)PyDateTime_DATE_GET_HOUR(value), (char)PyDateTime_DATE_GET_MINUTE(value),
-        (char)PyDateTime_DATE_GET_SECOND(value),
-        (char)(microsecond >> 16), (char)(microsecond >> 8), (char)microsecond,
+    const uint8_t bytes[10] = {
+        (uint8_t)(year >> 8), (uint8_t)year,
+        (uint8_t)PyDateTime_GET_MONTH(value), (uint8_t)PyDateTime_GET_DAY(value),
+        (uint8_t)PyDateTime_DATE_GET_HOUR(value), (uint8_t)PyDateTime_DATE_GET_MINUTE(value),
+        (uint8_t)PyDateTime_DATE_GET_SECOND(value),
+        (uint8_t)(microsecond >> 16), (uint8_t)(microsecond >> 8), (uint8_t)microsecond,
     };
-    return led(forms, bytes, sizeof bytes);
+    hash_add(hash, bytes, sizeof bytes);
+    return 1;
 }
 
-PyDoc_STRVAR(byte_forms_doc,
-    "byte_forms(values, lead, form, is_utc, /)\n--\n\n"
-    "Return the byte form of each value behind what leads it; those of unusual kinds are asked for.");
+static int
+add_value(Ids *ids, Hash *hash, PyObject *value)
+{
+    if (ids->form == Py_None) {
+        return add_bytes(hash, value);
+    }
+    if (PyLong_CheckExact(value)) {
+        return add_integer(ids, hash, value);
+    }
+    if (PyUnicode_CheckExact(value)) {
+        return add_text(ids, hash, value);
+    }
+    return PyDateTime_CheckExact(value) ? add_moment(ids, hash, value) : add_other(ids, hash, value);
+}
 
 static PyObject *
-byte_forms(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+id_at(void *of, Py_ssize_t place)
 {
-    (void)module;
-    if (number != 4 || !PyList_CheckExact(arguments[0]) || !PyBytes_CheckExact(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "byte_forms() takes a list, bytes and two functions");
+    Ids *ids = of;
+    PyObject *start = item_of(ids->starts, place);
+    if (start == NULL) {
         return NULL;
     }
-    PyObject *values = arguments[0];
-    Forms forms = {.lead = arguments[1], .form = arguments[2], .is_utc = arguments[3], .utc = NULL};
-    PyObject *made = PyList_New(PyList_GET_SIZE(values));
-    /* What is called for an unusual value must not make the list shorter under our feet. */
-    for (Py_ssize_t i = 0; made != NULL && i < PyList_GET_SIZE(made); i++) {
-        if (i >= PyList_GET_SIZE(values)) {
-            PyErr_SetString(PyExc_RuntimeError, "the list has become shorter");
-            Py_CLEAR(made);
-            break;
+    if (start != ids->begun_by) {
+        hash_begin(&ids->begun);
+        if (!add_bytes(&ids->begun, start)) {
+            return NULL;
         }
-        PyObject *value = PyList_GET_ITEM(values, i), *form;
-        Py_INCREF(value);
-        if (PyLong_CheckExact(value)) {
-            form = integer_form(&forms, value);
-        }
-        else if (PyUnicode_CheckExact(value)) {
-            form = text_form(&forms, value);
-        }
-        else if (PyDateTime_CheckExact(value)) {
-            form = moment_form(&forms, value);
-        }
-        else {
-            form = other_form(&forms, value);
-        }
-        Py_DECREF(value);
-        if (form == NULL) {
-            Py_CLEAR(made);
-            break;
-        }
-        PyList_SET_ITEM(made, i, form);
+        ids->begun_by = start;
     }
-    return made;
+    Hash hash = ids->begun;
+    for (Py_ssize_t column = 0; column < PyTuple_GET_SIZE(ids->columns); column++) {
+        PyObject *value = item_of(PyTuple_GET_ITEM(ids->columns, column), place);
+        if (value == NULL) {
+            return NULL;
+        }
+        if (column > 0) {
+            hash_add(&hash, (const uint8_t *)"\x1f", 1);
+        }
+        Py_INCREF(value);
+        int is_added = add_value(ids, &hash, value);
+        Py_DECREF(value);
+        if (!is_added) {
+            return NULL;
+        }
+    }
+    PyObject *text = PyUnicode_New(8 * DIGEST_WORDS, 127);
+    if (text != NULL) {
+        hash_end(&hash, PyUnicode_1BYTE_DATA(text));
+    }
+    return text;
 }
 
-/* Objects of a class with slots, their slots set without a call for each. */
+PyDoc_STRVAR(ids_doc,
+    "ids(starts, columns, form, is_utc, /)\n--\n\n"
+    "Return the SHA-256 of each start and the byte forms of the values behind it, in hexadecimal.\n\n"
+    "What form() says is taken for values of unusual kinds; without it, all are bytes already.");
+
+static PyObject *
+ids(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 4 || !PyList_CheckExact(arguments[0]) || !PyTuple_CheckExact(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "ids() takes a list, a tuple of lists and two functions");
+        return NULL;
+    }
+    Ids of = {.starts = arguments[0], .columns = arguments[1], .form = arguments[2], .is_utc = arguments[3]};
+    Py_ssize_t count = PyList_GET_SIZE(of.starts);
+    if (!are_lists_of(&PyTuple_GET_ITEM(of.columns, 0), PyTuple_GET_SIZE(of.columns), count)) {
+        return NULL;
+    }
+    return list_of(count, id_at, &of);
+}
+
+/* Objects of a class with slots: the slots are set without a call for each, and read without a frame. */
 
 enum { MOST_SLOTS = 16 };
 
+static int
+is_slot(PyObject *member)
+{
+    return Py_TYPE(member) == &PyMemberDescr_Type && ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX;
+}
+
+static PyObject **
+slot_in(PyObject *object, PyObject *member)
+{
+    return (PyObject **)((char *)object + ((PyMemberDescrObject *)member)->d_member->offset);
+}
+
+/* Return what is in an object's slot, which is borrowed; NULL where it is empty, or the object has no such slot. */
+static PyObject *
+read_slot(PyObject *object, PyObject *member)
+{
+    return PyObject_TypeCheck(object, PyDescr_TYPE(member)) ? *slot_in(object, member) : NULL;
+}
+
+static PyObject *
+lazy_item_in(PyObject *members, PyObject *object)
+{
+    PyObject *holder = read_slot(object, PyTuple_GET_ITEM(members, 0));
+    PyObject *index = read_slot(object, PyTuple_GET_ITEM(members, 1));
+    PyObject *items = holder == NULL ? NULL : read_slot(holder, PyTuple_GET_ITEM(members, 2));
+    if (items != NULL && PyList_CheckExact(items) && index != NULL && PyLong_CheckExact(index)) {
+        Py_ssize_t place = PyLong_AsSsize_t(index);
+        if (place >= 0 && place < PyList_GET_SIZE(items)) {
+            return Py_NewRef(PyList_GET_ITEM(items, place));
+        }
+        PyErr_Clear();
+    }
+    return PyObject_CallOneArg(PyTuple_GET_ITEM(members, 3), object);
+}
+
+static PyMethodDef LAZY_ITEM_IN = {"lazy_item_in", lazy_item_in, METH_O, NULL};
+
+PyDoc_STRVAR(lazy_item_doc,
+    "lazy_item(holder, index, items, otherwise, /)\n--\n\n"
+    "Return a function that gives object.holder.items[object.index], by slots; where that is not there, otherwise(object).");
+
+static PyObject *
+lazy_item(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 4 || !is_slot(arguments[0]) || !is_slot(arguments[1]) || !is_slot(arguments[2])) {
+        PyErr_SetString(PyExc_TypeError, "lazy_item() takes three slots and a function");
+        return NULL;
+    }
+    PyObject *members = PyTuple_Pack(4, arguments[0], arguments[1], arguments[2], arguments[3]);
+    PyObject *made = members == NULL ? NULL : PyCFunction_New(&LAZY_ITEM_IN, members);
+    Py_XDECREF(members);
+    return made;
+}
+
 typedef struct {
-    Py_ssize_t offset;
-    PyObject *values; /* a list with that of each object; borrowed */
-} Slot;
+    PyTypeObject *kind;
+    Py_ssize_t number;               /* of slots */
+    Py_ssize_t offsets[MOST_SLOTS];
+    PyObject *values[MOST_SLOTS];    /* for each slot a list with that of each object; borrowed */
+} Instances;
 
 static int
-find_slot(PyTypeObject *kind, PyObject *name, Slot *slot)
+find_slot(PyTypeObject *kind, PyObject *name, Py_ssize_t *offset)
 {
     PyObject *member = PyObject_GetAttr((PyObject *)kind, name);
     if (member == NULL) {
         return 0;
     }
-    int fits = Py_TYPE(member) == &PyMemberDescr_Type && PyType_IsSubtype(kind, PyDescr_TYPE(member)) &&
-               ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX;
-    slot->offset = fits ? ((PyMemberDescrObject *)member)->d_member->offset : 0;
+    int fits = is_slot(member) && PyType_IsSubtype(kind, PyDescr_TYPE(member));
+    *offset = fits ? ((PyMemberDescrObject *)member)->d_member->offset : 0;
     Py_DECREF(member);
     if (!fits) {
         PyErr_Format(PyExc_TypeError, "%U is no slot", name);
@@ -416,19 +472,17 @@ find_slot(PyTypeObject *kind, PyObject *name, Slot *slot)
 }
 
 static PyObject *
-instance(PyTypeObject *kind, const Slot *slots, Py_ssize_t number, Py_ssize_t place)
+instance_at(void *of, Py_ssize_t place)
 {
-    PyObject *made = kind->tp_alloc(kind, 0);
-    if (made == NULL) {
-        return NULL;
-    }
-    for (const Slot *slot = slots; slot < slots + number; slot++) {
-        if (place >= PyList_GET_SIZE(slot->values)) { /* garbage may have been collected since we looked */
-            PyErr_SetString(PyExc_RuntimeError, "a list has become shorter");
-            Py_DECREF(made);
-            return NULL;
+    const Instances *instances = of;
+    PyObject *made = instances->kind->tp_alloc(instances->kind, 0);
+    for (Py_ssize_t slot = 0; made != NULL && slot < instances->number; slot++) {
+        PyObject *value = item_of(instances->values[slot], place); /* garbage may have been collected since we looked */
+        if (value == NULL) {
+            Py_CLEAR(made);
+            break;
         }
-        *(PyObject **)((char *)made + slot->offset) = Py_NewRef(PyList_GET_ITEM(slot->values, place));
+        *(PyObject **)((char *)made + instances->offsets[slot]) = Py_NewRef(value);
     }
     return made;
 }
@@ -446,37 +500,27 @@ instances(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
         PyErr_SetString(PyExc_TypeError, "instances() takes a class and a dict with a list for each slot");
         return NULL;
     }
-    PyTypeObject *kind = (PyTypeObject *)arguments[0];
-    Slot slots[MOST_SLOTS];
-    Py_ssize_t used = 0, place = 0;
-    PyObject *name, *values;
-    while (PyDict_Next(arguments[1], &place, &name, &values)) {
-        slots[used].values = values;
-        if (!are_lists_of_one_length(slots[0].values, values) || !find_slot(kind, name, &slots[used++])) {
+    Instances of = {.kind = (PyTypeObject *)arguments[0]};
+    Py_ssize_t place = 0;
+    PyObject *name;
+    while (PyDict_Next(arguments[1], &place, &name, &of.values[of.number])) {
+        if (!find_slot(of.kind, name, &of.offsets[of.number++])) {
             return NULL;
         }
     }
-    Py_ssize_t count = PyList_GET_SIZE(slots[0].values);
-    PyObject *made = PyList_New(count);
-    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
-        PyObject *object = instance(kind, slots, used, i);
-        if (object == NULL) {
-            Py_CLEAR(made);
-            break;
-        }
-        PyList_SET_ITEM(made, i, object);
-    }
-    return made;
+    Py_ssize_t count = PyList_CheckExact(of.values[0]) ? PyList_GET_SIZE(of.values[0]) : -1;
+    return are_lists_of(of.values, of.number, count) ? list_of(count, instance_at, &of) : NULL;
 }
 
-/* Records: a dict for each row of a result. */
+/* Records: a dict for each row of a result, and what is taken out of them again. */
 
 typedef struct {
     PyObject *empty;       /* a dict with the names, which is copied for each row: that sets them all at once */
     PyObject *names;       /* a tuple */
     PyObject *converters;  /* a tuple with a function for each value, or None */
     Py_ssize_t width;      /* values in a row; those behind the named ones are not used */
-} Layout;
+    PyObject *rows;        /* a tuple */
+} Records;
 
 static PyObject *
 converted(PyObject *convert, PyObject *value)
@@ -492,20 +536,45 @@ converted(PyObject *convert, PyObject *value)
 }
 
 static PyObject *
-record(const Layout *layout, PyObject *row)
+record_of(const Records *records, PyObject *row)
 {
-    if (PyTuple_GET_SIZE(row) != layout->width) {
-        PyErr_Format(PyExc_ValueError, "a row has %zd values, and not %zd", PyTuple_GET_SIZE(row), layout->width);
+    if (PyTuple_GET_SIZE(row) != records->width) {
+        PyErr_Format(PyExc_ValueError, "a row has %zd values, and not %zd", PyTuple_GET_SIZE(row), records->width);
         return NULL;
     }
-    PyObject *made = PyDict_Copy(layout->empty);
-    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(layout->names); i++) {
-        PyObject *value = converted(PyTuple_GET_ITEM(layout->converters, i), PyTuple_GET_ITEM(row, i));
-        if (value == NULL || PyDict_SetItem(made, PyTuple_GET_ITEM(layout->names, i), value) < 0) {
+    PyObject *made = PyDict_Copy(records->empty);
+    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(records->names); i++) {
+        PyObject *value = converted(PyTuple_GET_ITEM(records->converters, i), PyTuple_GET_ITEM(row, i));
+        if (value == NULL || PyDict_SetItem(made, PyTuple_GET_ITEM(records->names, i), value) < 0) {
             Py_CLEAR(made);
         }
         Py_XDECREF(value);
     }
+    return made;
+}
+
+/* Keep the collector from a row in which it would find nothing: whoever holds no containers is in no cycle. */
+static void
+untrack(PyObject *row)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(row); i++) {
+        if (PyObject_IS_GC(PyTuple_GET_ITEM(row, i))) {
+            return;
+        }
+    }
+    PyObject_GC_UnTrack(row);
+}
+
+static PyObject *
+record_at(void *of, Py_ssize_t place)
+{
+    const Records *records = of;
+    PyObject *row = PySequence_Tuple(PyTuple_GET_ITEM(records->rows, place)); /* the row itself, where it is one */
+    PyObject *made = row == NULL ? NULL : record_of(records, row);
+    if (made != NULL && PyTuple_CheckExact(row)) {
+        untrack(row);
+    }
+    Py_XDECREF(row);
     return made;
 }
 
@@ -522,35 +591,83 @@ records(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
         PyErr_SetString(PyExc_TypeError, "records() takes a dict, names, converters, a number and rows");
         return NULL;
     }
-    Layout layout = {.empty = arguments[0], .names = arguments[1], .converters = arguments[2]};
-    layout.width = PyLong_AsSsize_t(arguments[3]);
-    if (layout.width < PyTuple_GET_SIZE(layout.names)) {
+    Records of = {.empty = arguments[0], .names = arguments[1], .converters = arguments[2]};
+    of.width = PyLong_AsSsize_t(arguments[3]);
+    if (of.width < PyTuple_GET_SIZE(of.names)) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_ValueError, "a row has a value for each name");
         }
         return NULL;
     }
-    PyObject *rows = PySequence_Tuple(arguments[4]); /* converters are others' code, and may have the list */
-    PyObject *made = rows == NULL ? NULL : PyList_New(PyTuple_GET_SIZE(rows));
-    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(rows); i++) {
-        PyObject *row = PySequence_Tuple(PyTuple_GET_ITEM(rows, i)); /* the row itself, where it is one */
-        PyObject *one = row == NULL ? NULL : record(&layout, row);
-        Py_XDECREF(row);
-        if (one == NULL) {
-            Py_CLEAR(made);
-            break;
-        }
-        PyList_SET_ITEM(made, i, one);
-    }
-    Py_XDECREF(rows);
+    of.rows = PySequence_Tuple(arguments[4]); /* converters are others' code, and may have the list */
+    PyObject *made = of.rows == NULL ? NULL : list_of(PyTuple_GET_SIZE(of.rows), record_at, &of);
+    Py_XDECREF(of.rows);
     return made;
 }
 
+typedef struct {
+    PyObject *name;
+    PyObject *items; /* a list: of records, or of values */
+} Column;
+
+static PyObject *
+value_at(void *of, Py_ssize_t place)
+{
+    const Column *column = of;
+    PyObject *record = Py_XNewRef(item_of(column->items, place)); /* one of a kind of its own may let go of the list */
+    PyObject *value = record == NULL ? NULL : PyObject_GetItem(record, column->name);
+    Py_XDECREF(record);
+    return value;
+}
+
+static PyObject *
+single_at(void *of, Py_ssize_t place)
+{
+    const Column *column = of;
+    PyObject *made = PyDict_New(); /* before the value is borrowed: garbage may be collected here */
+    PyObject *value = made == NULL ? NULL : item_of(column->items, place);
+    if (made != NULL && (value == NULL || PyDict_SetItem(made, column->name, value) < 0)) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+static PyObject *
+list_by_name(PyObject *const *arguments, Py_ssize_t number, Maker make)
+{
+    if (number != 2 || !PyUnicode_CheckExact(arguments[0]) || !PyList_CheckExact(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "a name and a list are wanted");
+        return NULL;
+    }
+    Column of = {.name = arguments[0], .items = arguments[1]};
+    return list_of(PyList_GET_SIZE(of.items), make, &of);
+}
+
+PyDoc_STRVAR(column_doc, "column(name, records, /)\n--\n\nReturn the value that each record has of a name.");
+
+static PyObject *
+column(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    return list_by_name(arguments, number, value_at);
+}
+
+PyDoc_STRVAR(singles_doc, "singles(name, values, /)\n--\n\nReturn a dict for each value, in which the name has it.");
+
+static PyObject *
+singles(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    return list_by_name(arguments, number, single_at);
+}
+
 static PyMethodDef FUNCTIONS[] = {
-    {"byte_forms", (PyCFunction)(void (*)(void))byte_forms, METH_FASTCALL, byte_forms_doc},
-    {"digests", (PyCFunction)(void (*)(void))digests, METH_FASTCALL, digests_doc},
-    {"records", (PyCFunction)(void (*)(void))records, METH_FASTCALL, records_doc},
+    {"column", (PyCFunction)(void (*)(void))column, METH_FASTCALL, column_doc},
+    {"ids", (PyCFunction)(void (*)(void))ids, METH_FASTCALL, ids_doc},
     {"instances", (PyCFunction)(void (*)(void))instances, METH_FASTCALL, instances_doc},
+    {"lazy_item", (PyCFunction)(void (*)(void))lazy_item, METH_FASTCALL, lazy_item_doc},
+    {"records", (PyCFunction)(void (*)(void))records, METH_FASTCALL, records_doc},
+    {"singles", (PyCFunction)(void (*)(void))singles, METH_FASTCALL, singles_doc},
     {NULL, NULL, 0, NULL},
 };
 

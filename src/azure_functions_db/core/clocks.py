@@ -15,6 +15,14 @@ utc_now = partial(dt.datetime.now, dt.UTC)
 """The time by the machine's clock."""
 
 
+def utc_moment(moment: dt.datetime) -> dt.datetime:
+    """Return a moment that has a zone in UTC; one that is in the year 0 or 10000 there stays as it is."""
+    try:
+        return moment.astimezone(dt.UTC)
+    except OverflowError:
+        return moment
+
+
 def lease_margin(ttl_seconds: float) -> float:
     """Return how far clocks may differ: so long before the expiry a holder stops, so long after it a taker waits."""
     return min(5.0, ttl_seconds / 4)

@@ -449,6 +449,21 @@ class CountsQuarantined(Protocol):
 
 
 @runtime_checkable
+class TakesBack(Protocol):
+    """A sink that can forget what one batch has put aside, and nothing that came since.
+
+    Without it the rows are listed and removed one by one, and a removal that takes effect late takes
+    whatever lies there by then.
+    """
+
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        """Forget the rows of a poller that this batch has put aside.
+
+        A row that was put aside anew by another batch stays, even where this takes effect late.
+        """
+
+
+@runtime_checkable
 class Observer(Protocol):
     """Listens to what happens; must not block, and what it raises harms nothing.
 

@@ -120,16 +120,14 @@ def _reason(error: DBAPIError) -> str:
 
 def _is_definition_fault(error: DBAPIError) -> bool:
     cause = error.orig
+    number = cause.args[0] if cause is not None and cause.args else None
     state = getattr(cause, "sqlstate", None)
-    if isinstance(state, str):
-        return state.startswith("42")
+    if isinstance(state, str):  # to MySQL, a name that several tables have violates a constraint
+        return state.startswith("42") or number in _MYSQL_DEFINITION
     if getattr(cause, "sqlite_errorname", None):
         return bool(_SQLITE_DEFINITION.search(str(cause)))
     if type(cause).__name__ in _DUCKDB_DEFINITION:
         return True
     if (server := server_number(error)) is not None:
         return server in _SQL_SERVER_DEFINITION
-    if type(cause).__module__.startswith("mssql_python"):
-        return is_forbidden(error) or is_schema_change(error)
-    number = cause.args[0] if cause is not None and cause.args else None
     return number in _MYSQL_DEFINITION or is_schema_change(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ class OwnTable:
     """One such table: how it is defined, the DDL that makes it, and making it where it is missing."""
 
     def __init__(
-        self, engine: Callable[[], Engine], name: str, schema: str | None, items: Callable[[], Sequence[SchemaItem]]
+        self, engine: Callable[[], Engine], name: str, schema: str | None, items: Callable[[str], Sequence[SchemaItem]]
     ) -> None:
+        """Take the columns as what gives them for a dialect, by its name."""
         self._engine = engine
         self.name = name
         self._schema = schema
@@ -37,7 +39,7 @@ class OwnTable:
         """The table's definition."""
         from sqlalchemy import MetaData, Table
 
-        return Table(self.name, MetaData(), *self._items(), schema=self._schema)
+        return Table(self.name, MetaData(), *self._items(self.engine.dialect.name), schema=self._schema)
 
     def ddl(self) -> str:
         """Return the statements that make the table in this database's dialect."""
@@ -70,19 +72,32 @@ class OwnTable:
                 self._is_there = True
 
 
-def exact_text(length: int, *, charset: str = "utf8mb4") -> Any:
+def own_types(dialect: str) -> Any:
+    """Return SQLAlchemy's module of a dialect; others are not loaded, as each takes longer than to connect."""
+    return import_module(f"sqlalchemy.dialects.{'mysql' if dialect == 'mariadb' else dialect}")
+
+
+def exact_text(length: int, dialect: str, *, charset: str = "utf8mb4") -> Any:
     """Return the type of a name or id; MySQL and SQL Server would take ``a`` and ``A`` for the same."""
-    from sqlalchemy import String
-    from sqlalchemy.dialects import mssql, mysql
+    from sqlalchemy import NVARCHAR, String
 
-    exact = mysql.VARCHAR(length, charset=charset, collation=f"{charset}_bin")
-    kind = String(length).with_variant(exact, "mysql", "mariadb")
-    return kind.with_variant(mssql.NVARCHAR(length, collation="Latin1_General_100_BIN2"), "mssql")
+    match dialect:
+        case "mysql" | "mariadb":
+            return own_types(dialect).VARCHAR(length, charset=charset, collation=f"{charset}_bin")
+        case "mssql":
+            return NVARCHAR(length, collation="Latin1_General_100_BIN2")
+        case _:
+            return String(length)
 
 
-def long_text() -> Any:
+def long_text(dialect: str) -> Any:
     """Return the type of a text of any length and any language; MySQL keeps little in a TEXT."""
-    from sqlalchemy import Text
-    from sqlalchemy.dialects import mssql, mysql
+    from sqlalchemy import NVARCHAR, Text
 
-    return Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb").with_variant(mssql.NVARCHAR(None), "mssql")
+    match dialect:
+        case "mysql" | "mariadb":
+            return own_types(dialect).LONGTEXT()
+        case "mssql":
+            return NVARCHAR(None)
+        case _:
+            return Text()

@@ -102,7 +102,7 @@ class BlobBackend:
         if self._carry_over is False or poller_name in self._not_in_old_place or "/" in poller_name:
             return None
         old = self._download(_old_path(name))
-        claimed_by = None if old is None else (old.properties.metadata or {}).get(_CLAIM)
+        claimed_by = None if old is None else old.properties.metadata.get(_CLAIM)
         if old is None or claimed_by not in {None, name.app}:
             self._not_in_old_place.add(poller_name)
             return None

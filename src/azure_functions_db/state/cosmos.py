@@ -107,7 +107,7 @@ class CosmosBackend:
     def _time(self) -> dt.datetime | None:
         dates: list[str | None] = []
         self._container.read(response_hook=lambda headers, _: dates.append(headers.get("Date")))
-        return parsedate_to_datetime(dates[-1]) if dates and dates[-1] else None
+        return next(map(parsedate_to_datetime, filter(None, dates)), None)
 
     def _examined(self) -> list[Finding]:
         account = self._container.client_connection.GetDatabaseAccount()

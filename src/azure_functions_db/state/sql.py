@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sqlalchemy import Column, ColumnElement, Connection, Engine, Table
-    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     from azure_functions_db.core.config import DbConfig
     from azure_functions_db.core.types import CheckpointJson
@@ -205,8 +205,8 @@ class SqlBackend:
         except (SQLAlchemyError, DbConnectionError) as failure:
             raise self._translated(failure, poller_of(name.poller) if name else None) from failure
 
-    def _translated(self, failure: Exception, poller_name: str | None) -> StateStoreError:
-        reason = reason_of(failure) if isinstance(failure, _database_error()) else type(failure).__name__
+    def _translated(self, failure: SQLAlchemyError | DbConnectionError, poller_name: str | None) -> StateStoreError:
+        reason = str(failure) if isinstance(failure, DbConnectionError) else reason_of(failure)
         of_poller = f" of poller {poller_name!r}" if poller_name else ""
         hint = _SNAPSHOT_HINT if reason in _CHANGED_SINCE and self._joined() is not None else ""
         return StateStoreError(
@@ -315,13 +315,13 @@ def _locks_out_others(transaction: Connection) -> bool:
     return transaction.dialect.name == "sqlite" and bool(getattr(raw, "in_transaction", False))
 
 
-def _columns() -> list[Column[Any]]:
+def _columns(dialect: str) -> list[Column[Any]]:
     from sqlalchemy import BigInteger, Column
 
     return [
-        Column("app_name", exact_text(_LONGEST_NAME, charset="ascii"), primary_key=True),
-        Column("poller_name", exact_text(_LONGEST_NAME, charset="ascii"), primary_key=True),
-        Column("document", long_text(), nullable=False),
+        Column("app_name", exact_text(_LONGEST_NAME, dialect, charset="ascii"), primary_key=True),
+        Column("poller_name", exact_text(_LONGEST_NAME, dialect, charset="ascii"), primary_key=True),
+        Column("document", long_text(dialect), nullable=False),
         Column("version", BigInteger, nullable=False),
     ]
 

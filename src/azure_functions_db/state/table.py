@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # A text property holds 32 Ki characters and an entity 1 MiB, in UTF-16; documents are ASCII.
 _PIECE = 32 * 1024
 _MOST_PIECES = 15
+# The client raises `ResourceNotFoundError` for these codes only, whatever else is answered with 404.
 _ABSENT = {"ResourceNotFound", "TableNotFound", "EntityNotFound"}
 _CHANGED = {"UpdateConditionNotSatisfied", "ConditionNotMet", *_ABSENT}
 
@@ -75,9 +77,7 @@ class TableBackend:
 
         try:
             entity = self._table.get_entity(_key(name.app), _key(name.poller))
-        except ResourceNotFoundError as failure:
-            if error_code(failure) not in _ABSENT:
-                raise
+        except ResourceNotFoundError:
             return None
         return Stored(_content(entity), str(entity.metadata["etag"]))
 
@@ -89,11 +89,8 @@ class TableBackend:
         except ResourceNotFoundError as failure:
             if error_code(failure) != "TableNotFound":
                 raise
-        try:
+        with suppress(ResourceExistsError):
             self._table.create_table()
-        except ResourceExistsError as failure:
-            if error_code(failure) != "TableAlreadyExists":
-                raise
         return _answered({"EntityAlreadyExists"}, lambda: self._table.create_entity(entity))
 
     def _replace(self, entity: dict[str, str], version: Version) -> Version | None:
@@ -126,9 +123,7 @@ class TableBackend:
 
         try:
             self._ask_for_nothing(lambda _response: None)
-        except ResourceNotFoundError as failure:
-            if error_code(failure) not in _ABSENT:
-                raise
+        except ResourceNotFoundError:
             return False
         return True
 
@@ -140,9 +135,7 @@ class TableBackend:
                 "PartitionKey eq @app", parameters={"app": _key(app)}, select=["RowKey"]
             )
             return [_unkey(entity["RowKey"]) for entity in entities]
-        except ResourceNotFoundError as failure:
-            if error_code(failure) not in _ABSENT:
-                raise
+        except ResourceNotFoundError:
             return []
 
 

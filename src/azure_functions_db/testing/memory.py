@@ -69,6 +69,12 @@ class MemoryQuarantine:
         """Forget one row; one that is not there is no error."""
         self._rows.pop((poller_name, event_id), None)
 
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        """Forget the rows of a poller that this batch has put aside."""
+        for row in self.entries(poller_name):
+            if row.batch_id == batch_id:
+                self.remove(poller_name, row.event_id)
+
 
 class FakeClock:
     """Stands still until it is told to move; give it wherever a ``clock=`` is asked for."""

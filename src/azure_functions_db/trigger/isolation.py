@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from azure_functions_db.core.errors import HandlerError, PollerError, RowsFailed, SerializationError
+from azure_functions_db.core.ports import TakesBack
 from azure_functions_db.core.signals import RowQuarantined, Stage
 from azure_functions_db.trigger.batch import Search
 from azure_functions_db.trigger.handler import named_rows
@@ -176,10 +177,18 @@ class IsolatingTick(Tick):
         unconfirmed = batch.before.unconfirmed_batch
         if unconfirmed is None:
             return
-        for row in self._stage(Stage.QUARANTINE, lambda: self._put_aside_by(unconfirmed), batch.id):
-            self.lease.check()  # a sink knows no token: by now the row may have been put aside anew by the next holder
-            self._stage(Stage.QUARANTINE, partial(self._sink.remove, row.poller_name, row.event_id), batch.id)
+        sink = self._sink
+        if isinstance(sink, TakesBack):
+            self._stage(Stage.QUARANTINE, lambda: sink.take_back(self._settings.name, unconfirmed), batch.id)
+        else:
+            self._remove_each(batch, unconfirmed)
         batch.before = batch.before.noting(aside=None)
+
+    def _remove_each(self, batch: Batch, unconfirmed: str) -> None:
+        for row in self._stage(Stage.QUARANTINE, lambda: self._put_aside_by(unconfirmed), batch.id):
+            # Such a sink knows no token: by now the row may have been put aside anew by the next holder.
+            self.lease.check()
+            self._stage(Stage.QUARANTINE, partial(self._sink.remove, row.poller_name, row.event_id), batch.id)
 
     def _put_aside_by(self, batch_id: str) -> list[QuarantinedRow]:
         return [row for row in self._sink.entries(self._settings.name) if row.batch_id == batch_id]

@@ -58,9 +58,8 @@ class RecordNormalizer:
         created_column: str | None = None,
         deleted_column: str | None = None,
     ) -> None:
-        self._cursor_of = itemgetter(cursor_column)
-        columns = (pk_columns,) if isinstance(pk_columns, str) else tuple(pk_columns)
-        self._keys_of = _keys_reader(columns)
+        self._cursor_column = cursor_column
+        self._pk_columns = (pk_columns,) if isinstance(pk_columns, str) else tuple(pk_columns)
         self._operations_of = _operations_reader(cursor_column, created_column, deleted_column)
 
     def __call__(self, record: RawRecord, source: SourceDescriptor, /) -> RowChange:
@@ -75,18 +74,18 @@ class RecordNormalizer:
         revisions: Mapping[int, str] | None = None,
     ) -> list[RowChange]:
         """Return the events of many records, which share their metadata."""
-        cursors = list(map(self._cursor_of, records))
-        pks, keys = self._keys_of(records)
+        rows = list(records)
+        cursors, *keys = _columns((self._cursor_column, *self._pk_columns), rows)
         operations = self._operations_of(records)
-        identities = Identities(source, operations, cursors, keys, revisions or {})
+        identities = Identities(source, operations, (cursors, *keys), revisions or {})
         return row_changes(
             identities,
             source,
             ops=operations,
             cursors=cursors,
-            pks=pks,
+            pks=_keys_by_name(self._pk_columns, keys),
             befores=[None] * len(records),
-            afters=list(records),
+            afters=rows,
             metadata=[metadata] * len(records),
         )
 
@@ -142,7 +141,7 @@ class ChangeNormalizer:
                 )
         operations = [change.op for change in changes]
         return row_changes(
-            PositionIdentities(source, operations, [change.position for change in changes], ()),
+            PositionIdentities(source, operations, ([change.position for change in changes],)),
             source,
             ops=operations,
             cursors=[change.position if change.cursor is None else change.cursor for change in changes],
@@ -206,7 +205,8 @@ def normalized(
         if isinstance(normalizer, ChangeNormalizer):
             return normalizer.batch(records, source, shared)
         if isinstance(normalizer, RecordNormalizer):
-            return normalizer.batch(records, source, shared, revised)
+            with uncollected:
+                return normalizer.batch(records, source, shared, revised)
         return [_joined(normalizer(record, source), shared, revised.get(place)) for place, record in enumerate(records)]
     except SerializationError:
         raise
@@ -232,8 +232,7 @@ class EarlyEvents:
         if not isinstance(normalizer, RecordNormalizer):
             return None
         metadata: dict[str, Any] = {}
-        with uncollected:
-            return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)
+        return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)
 
     def of(self, metadata: Mapping[str, Any]) -> list[RowChange]:
         """Return them as those of the batch that its metadata tells of."""
@@ -249,19 +248,21 @@ def _joined(event: object, metadata: Mapping[str, Any], revision: str | None) ->
     return event.with_metadata(MappingProxyType({**metadata, **event.metadata}) if event.metadata else metadata)
 
 
-def _keys_reader(columns: Sequence[str]) -> Callable[[Sequence[RawRecord]], tuple[list[Any], list[Any]]]:
-    """Return a function that takes the keys out of records: by name, and their plain values for the ids."""
+def _columns(names: Sequence[str], records: list[RawRecord]) -> list[list[Any]]:
+    """Return for each name the value that each record has of it."""
+    if speedups is not None:
+        return [speedups.column(name, records) for name in names]
+    return [list(map(itemgetter(name), records)) for name in names]
 
-    def keys(records: Sequence[RawRecord]) -> tuple[list[Any], list[Any]]:
-        pks = [{column: record[column] for column in columns} for record in records]
-        return pks, [tuple(pk.values()) for pk in pks]
 
-    def only_keys(records: Sequence[RawRecord]) -> tuple[list[Any], list[Any]]:
-        values = list(map(itemgetter(only), records))
-        return [{only: value} for value in values], values
-
-    only, *others = columns
-    return keys if others else only_keys
+def _keys_by_name(names: Sequence[str], columns: Sequence[list[Any]]) -> list[dict[str, Any]]:
+    """Return the key of each event, of which the columns have the values."""
+    if len(names) > 1:
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    [name], [values] = names, columns
+    if speedups is not None:
+        return speedups.singles(name, values)
+    return [{name: value} for value in values]
 
 
 def _operations_reader(

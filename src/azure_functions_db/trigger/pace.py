@@ -116,6 +116,11 @@ class PageAhead:
         except RuntimeError:
             return None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody is reading any more."""
+        return self._page.done()
+
     def at(self, position: Position) -> Page | None:
         """Wait for the page and return it; None where it belongs elsewhere, or could not be read."""
         self.wait()

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -427,13 +427,16 @@ class Tick:
             and batch.search is None
             and self._batches + 1 < self._most_pages
             and self._pace.waited >= WORTHWHILE_SECONDS
-            and isinstance(self._reader, ReadsAhead)
-            and self._reader.reads_ahead
+            and self._reader_reads_ahead
         ):
             position = batch.after.position
             at_once = self._pace.is_read_at_once
             read = self._page_alone if at_once else self._page_with_events
             self._ahead = PageAhead.begin(position, partial(read, position), at_once=at_once)
+
+    @cached_property
+    def _reader_reads_ahead(self) -> bool:
+        return isinstance(self._reader, ReadsAhead) and self._reader.reads_ahead
 
     def _page_alone(self, position: Position) -> Page:
         """Read a page beside a handler that computes: what is to be computed can wait until it is done."""
@@ -785,8 +788,9 @@ class Tick:
             self._linger.note_change()
         self._result = TickResult.HANDLED
         self._batch = None
-        # Where the next query is to be sent at once, nothing is to be taken apart before it.
-        self._last = batch if self._ahead is not None and not self._pace.is_read_at_once else None
+        # It is taken apart before the next query is sent, or while its page is waited for; else beside the handler.
+        is_next_here = self._ahead is not None and self._ahead.is_done and not self._pace.is_read_at_once
+        self._last = batch if is_next_here else None
         self._acknowledge(batch.after, batch.id)
         self._tell_of(batch, handled)
         return None if batch.is_last else batch.after

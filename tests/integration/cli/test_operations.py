@@ -287,8 +287,7 @@ def test_verifying_what_was_delivered(any_shop: Shop) -> None:
     assert shop.azfdb("verify", "orders").out == "0 missing of 7, 1 in quarantine\n"
 
 
-def test_every_command_through_the_real_executable(any_shop: Shop) -> None:
-    shop = any_shop
+def test_every_command_through_the_real_executable(shop: Shop) -> None:
     shop.sell(1, 2, 3, 4, 5)
     shop.tick(REFUSED="2", MAX_ATTEMPTS="1")
     [entry] = shop.azfdb("quarantine", "list", "--json").json["rows"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ APP = """
 from __future__ import annotations
 import datetime as dt
 import os
+import time
 import azure.functions as func
 from azure_functions_db import DbBindings, FileQuarantine, FileStateStore, OutboxSource
 from azure_functions_db.ledger import DeliveredLedger
@@ -61,6 +63,14 @@ class App:
     def add(self, *keys: str) -> None:
         with self.engine.begin() as connection:
             Outbox().add_many(connection, [{"topic": "orders", "key": key, "payload": {"n": 1}} for key in keys])
+
+    def add_apart(self, keys: str) -> None:
+        """Add one event after the other, no two of them at one time: SQLite tells times by the millisecond."""
+        for key in keys:
+            began = time.time_ns() // 1_000_000
+            while time.time_ns() // 1_000_000 == began:
+                pass
+            self.add(key)
 
     @property
     def handled(self) -> str:
@@ -131,8 +141,7 @@ def test_every_command_works_with_an_outbox(app: App) -> None:
 
 def test_a_poller_goes_back_to_an_event_or_a_time(app: App) -> None:
     Outbox().create(app.engine)
-    for key in "12345":
-        app.add(key)
+    app.add_apart("12345")
     assert app.azfdb("run", "--once", "on_orders").code == 0
     number, moment = app.row("2")[1], app.row("4")[2].replace(" ", "T")
     for place, again in ((app.row("3")[0], "45"), (str(number), "345"), (f"{moment}Z", "45"), ("beginning", "12345")):
@@ -158,8 +167,7 @@ def test_a_poller_goes_back_to_an_event_or_a_time(app: App) -> None:
 
 def test_events_that_are_kept_are_delivered_again_by_a_backfill(app: App) -> None:
     Outbox().create(app.engine)
-    for key in "12345":
-        app.add(key)
+    app.add_apart("12345")
     assert app.azfdb("run", "--once", "on_orders").code == 0
     app.add("6")
     command = ("backfill", "orders", "--as", "some", "--from", app.row("2")[0], "--to", app.row("4")[0], "--json")

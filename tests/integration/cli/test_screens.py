@@ -6,13 +6,16 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import termios
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.cli import warm
 from tests.integration.cli.shops import AZFDB
 
 if TYPE_CHECKING:
@@ -90,23 +93,21 @@ def test_what_a_reset_would_do_is_seen_at_a_glance(busy: Shop, goal: tuple[str, 
 
 
 def on_terminal(shop: Shop, columns: int, *words: str) -> tuple[int, list[str]]:
-    """Run the executable on a terminal; return its exit code and every line that was ever drawn."""
+    """Run the command line on a terminal; return its exit code and every line that was ever drawn."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**shop.environment, "TERM": "xterm-256color"}
     for name in ("NO_COLOR", "COLUMNS"):
         environment.pop(name, None)
-    shown = b""
-    command = [str(AZFDB), *words]
-    with subprocess.Popen(command, cwd=shop.folder, env=environment, stdout=follower, stderr=follower) as process:
-        os.close(follower)
-        try:
-            while part := os.read(leader, 4096):
-                shown += part
-        except OSError:
-            pass  # Linux ends a terminal whose other side is closed with an error
-        code = process.wait(30)
+    shown, terminal = b"", Path(os.ttyname(follower))
+    process = warm.started(words, shop.folder, environment, (terminal, terminal, terminal))
+    while leader in select.select([leader, process.sentinel], [], [], 60)[0]:
+        shown += os.read(leader, 4096)
+    process.join(1)
+    code = process.exitcode
     os.close(leader)
+    os.close(follower)
+    assert code is not None, f"azfdb {' '.join(words)} did not end"
     drawn = [line for line in re.split(r"[\r\n]+", shown.decode()) if CODES.sub("", line).strip()]
     return code, [line for line in drawn if not line.startswith(("an app may", "a handler may"))]
 

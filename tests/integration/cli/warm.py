@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-import importlib
-import multiprocessing
 import os
 import struct
 import sys
@@ -13,54 +10,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azure_functions_db.cli.main import main
+from tests.support.nursery import nursery
 from tests.support.schemas import check_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-for module in (
-    "azure.functions",
-    "azure.storage.blob",
-    "azure_functions_db.sources.keyset.checks",
-    "azure_functions_db.sources.keyset.source",
-    "azure_functions_db.cli.apps",
-    "azure_functions_db.cli.run",
-    "azure_functions_db.operations.doctor",
-    "azure_functions_db.operations.run",
-    "rich.table",
-    "azure_functions_db.decorator",
-    "azure_functions_db.ledger",
-    "azure_functions_db.quarantine",
-    "azure_functions_db.state.blob",
-    "azure_functions_db.state.file",
-    "azure_functions_db.state.sql",
-    "psycopg",
-    "pydantic.fields",
-    "pymysql",
-    "sqlalchemy.dialects.mysql.pymysql",
-    "sqlalchemy.dialects.postgresql.psycopg",
-    "sqlalchemy.dialects.sqlite",
-):
-    importlib.import_module(module)
-gc.freeze()  # nobody looks through all this again in every child
+    from multiprocessing.context import ForkServerProcess
 
 _CAPABILITY_VERSION = 0x20080522
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__])
 
 
 def run(words: tuple[str, ...], folder: Path, environment: Mapping[str, str], stdin: str) -> tuple[int, str, str]:
     """Run the command line in a process of its own; return its exit code and what it printed."""
     out, err, given = folder / ".out", folder / ".err", folder / ".in"
     given.write_text(stdin)
-    child = _processes.Process(target=_child, args=(words, folder, dict(environment), (given, out, err)))
-    child.start()
+    child = started(words, folder, environment, (given, out, err))
     child.join(60)
     assert child.exitcode is not None, f"azfdb {' '.join(words)} did not end"
     if child.exitcode >= 0:  # what was killed may have said nothing
         check_json(words, out.read_text(), err.read_text())
     return child.exitcode, out.read_text(), err.read_text()
+
+
+def started(
+    words: tuple[str, ...], folder: Path, environment: Mapping[str, str], streams: tuple[Path, Path, Path]
+) -> ForkServerProcess:
+    """Start the command line with these for its standard streams."""
+    child = nursery.Process(target=_child, args=(words, folder, dict(environment), streams))
+    child.start()
+    return child
 
 
 def _child(

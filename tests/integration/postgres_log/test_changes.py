@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from sqlalchemy import event
 
-from azure_functions_db import PollTrigger, RowChange, SourceConfigurationError
+from azure_functions_db import DbConfig, FetchError, PollTrigger, RowChange, SourceConfigurationError
+from azure_functions_db.core.errors import DbConnectionError
 from tests.integration.postgres_log.scene import COLUMNS, Scene, mirrored
 
 
@@ -132,6 +134,38 @@ def test_a_large_value_is_read_again_where_that_is_wanted(scene: Scene) -> None:
     assert "unchanged" not in event.metadata
 
 
+def test_a_page_that_failed_after_it_was_read_comes_when_the_same_reader_is_asked_again(scene: Scene) -> None:
+    """As a tick does it: the database failed in passing while it was asked for something beside the log."""
+    scene.each("ALTER TABLE %t ADD n int, ALTER v SET STORAGE EXTERNAL",
+               f"INSERT INTO %t VALUES (1, {BIG}, 1), (2, {BIG}, 1), (3, {BIG}, 1)")  # fmt: skip
+    source = scene.streaming(refetch_toast=True)
+    scene.run(
+        "UPDATE %t SET n = 2 WHERE id = 1", "UPDATE %t SET n = 2 WHERE id = 2", "UPDATE %t SET n = 2 WHERE id = 3"
+    )
+    reader = source.open()
+    first = reader.fetch_changes({}, 1)
+
+    def fail(*_: object) -> None:
+        raise DbConnectionError("reset by peer")
+
+    engine = scene.provider.get_engine(DbConfig(connection_url=scene.url))
+    event.listen(engine, "before_cursor_execute", fail)
+    with pytest.raises(FetchError, match="reset by peer"):
+        reader.fetch_changes(first.next_checkpoint, 1)
+    event.remove(engine, "before_cursor_execute", fail)
+    again = reader.fetch_changes(first.next_checkpoint, 10)
+    reader.close()
+    assert [change.key["id"] for change in (*first.records, *again.records)] == [1, 2, 3]
+
+
+def test_a_column_that_is_gone_meanwhile_leaves_its_large_value_out(scene: Scene) -> None:
+    scene.each("ALTER TABLE %t ADD n int, ALTER v SET STORAGE EXTERNAL", f"INSERT INTO %t VALUES (1, {BIG}, 1)")
+    source = scene.streaming(refetch_toast=True)
+    scene.each("UPDATE %t SET n = 2", "ALTER TABLE %t DROP v")
+    [updated] = scene.delivered(source)
+    assert (updated.after, updated.metadata["unchanged"]) == ({"id": 1, "n": 2}, ["v"])
+
+
 def test_a_row_that_is_gone_meanwhile_leaves_its_large_value_out(scene: Scene) -> None:
     scene.each("ALTER TABLE %t ADD n int, ALTER v SET STORAGE EXTERNAL", f"INSERT INTO %t VALUES (1, {BIG}, 1)")
     source = scene.streaming(refetch_toast=True)
@@ -166,6 +200,21 @@ def test_columns_that_are_added_dropped_renamed_and_retyped_are_followed(scene: 
         {"id": 1, "v": "7"}, {"id": 2, "v": "8", "n": 5}, {"id": 3, "w": "9", "n": 5}, {"id": 4, "w": 10, "n": 5},
         {"id": 5, "w": 11},
     ]  # fmt: skip
+
+
+def test_a_change_has_the_key_that_its_table_had_then(scene: Scene) -> None:
+    source = scene.streaming()
+    scene.each("INSERT INTO %t VALUES (1, 'a')", "ALTER TABLE %t DROP CONSTRAINT %t_pkey, ADD PRIMARY KEY (v)",
+               "INSERT INTO %t VALUES (2, 'b')")  # fmt: skip
+    assert [event.pk for event in scene.delivered(source)] == [{"id": 1}, {"v": "b"}]
+
+
+def test_a_full_row_before_has_the_key_of_its_table_as_far_as_it_was_there_then(scene: Scene) -> None:
+    scene.run("ALTER TABLE %t REPLICA IDENTITY FULL")
+    source = scene.streaming()
+    scene.each("INSERT INTO %t VALUES (1, 'a')", "ALTER TABLE %t DROP CONSTRAINT %t_pkey, ADD k serial PRIMARY KEY",
+               "INSERT INTO %t VALUES (2, 'b', 7)")  # fmt: skip
+    assert [event.pk for event in scene.delivered(source)] == [{"id": 1, "v": "a"}, {"k": 7}]
 
 
 def test_a_table_that_was_renamed_or_made_anew_keeps_telling_its_older_changes(scene: Scene) -> None:

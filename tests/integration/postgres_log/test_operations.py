@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import make_url
 
 from azure_functions_db import FileStateStore, PollTrigger, PositionLostError, SourceConfigurationError
+from tests.integration.cli import warm
 from tests.integration.postgres_log.scene import COLUMNS, Scene
-from tests.support.schemas import check_json
 
 # Other tests write to the log of the same server meanwhile, if not so much.
 LIMIT = 32
@@ -38,19 +38,8 @@ def table(scene: Scene) -> None:
 
 
 def azfdb(app: Path, *arguments: str) -> tuple[int, str]:
-    import subprocess
-    import sys
-
-    command = Path(sys.executable).with_name("azfdb")
-    done = subprocess.run(
-        [command, *arguments, "--app", str(app)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin"},
-    )
-    check_json(arguments, done.stdout, done.stderr)
-    return done.returncode, done.stdout + done.stderr
+    code, out, err = warm.run((*arguments, "--app", str(app)), app, {"PATH": "/usr/bin:/bin"}, "")
+    return code, out + err
 
 
 @pytest.fixture

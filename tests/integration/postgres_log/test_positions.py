@@ -300,6 +300,15 @@ def test_an_idle_database_beside_a_busy_one_does_not_pin_the_log(scene: Scene) -
     assert confirmed(scene) == cursor(scene)["value"]
 
 
+def test_a_heartbeat_is_committed(scene: Scene) -> None:
+    source = scene.streaming()
+    source._server().beat()
+    options = "'proto_version', '1', 'publication_names', CAST(:slot AS text), 'messages', 'true'"
+    peek = f"SELECT count(*) FROM pg_logical_slot_peek_binary_changes(CAST(:slot AS name), NULL, NULL, {options})"
+    told = scene.value(peek, slot=scene.table)
+    assert told == 3, "a transaction begins, the message, and its commit"
+
+
 def test_a_heartbeat_is_a_message_in_the_log_and_no_change(scene: Scene) -> None:
     source = scene.streaming(heartbeat_seconds=0)
     assert scene.told(source) == []

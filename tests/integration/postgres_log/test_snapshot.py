@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from azure_functions_db import RowChange, SourceConfigurationError
+from azure_functions_db import FetchError, RowChange, SourceConfigurationError
 from tests.integration.postgres_log.scene import COLUMNS, Scene, mirrored
 
 
@@ -218,3 +218,28 @@ def test_a_failure_stays_noted_while_a_snapshot_goes_on_until_something_is_handl
     scene.delivered(source)
     assert noted == [False, True]
     assert "failure" not in (scene.store.load_checkpoint("poller").get("metadata") or {})
+
+
+def test_a_connection_that_is_cut_between_two_pages_of_rows_costs_one_more_try(scene: Scene) -> None:
+    """As a tick does it: the same reader is asked for the same page."""
+    scene.run("INSERT INTO %t SELECT i, 'a' FROM generate_series(1, 4) i")
+    reader = scene.source().open()
+    page = reader.fetch_changes({}, 2)
+    scene.run(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state = 'idle in transaction'"
+    )
+    with pytest.raises(FetchError) as cut:
+        reader.fetch_changes(page.next_checkpoint, 2)
+    assert cut.value.transient
+    again = reader.fetch_changes(page.next_checkpoint, 2)
+    reader.close()
+    assert [change.key["id"] for change in (*page.records, *again.records)] == [1, 2, 3, 4]
+
+
+def test_rows_that_their_filter_fails_on_are_one_clear_error(scene: Scene) -> None:
+    scene.run("INSERT INTO %t VALUES (1, 'a'), (2, 'b')")
+    reader = scene.source(row_filter="1 / (id - 2) < 5").open()
+    with pytest.raises(FetchError, match="division by zero"):
+        reader.fetch_changes({}, 2)
+    reader.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import exc
+from sqlalchemy.dialects.postgresql import Range
 
 from azure_functions_db import DbReader, SqlAlchemySource
 from tests.integration.test_values import COLUMNS, PREPARED
@@ -124,3 +125,22 @@ def test_values_do_not_depend_on_how_the_database_is_set_to_write_them(
         "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
         "f": 0.1 + 0.2,
     }
+    zone = dt.timedelta(hours=5, minutes=30) if "Kolkata" in setting else dt.timedelta(0)
+    assert event.after is not None
+    assert event.after["at"].utcoffset() == zone, "a moment is told as every session of this database tells it"
+
+
+def test_a_value_of_a_column_that_had_another_type_is_read_as_it_was_then(scene: Scene) -> None:
+    scene.run("CREATE TABLE %t (id int PRIMARY KEY, v text)")
+    source = scene.streaming()
+    scene.each("INSERT INTO %t VALUES (1, '[1,2)')", "ALTER TABLE %t ALTER v TYPE int4range USING v::int4range")
+    scene.run("INSERT INTO %t VALUES (2, '[3,4)')")
+    assert [event.after and event.after["v"] for event in scene.delivered(source)] == ["[1,2)", Range(3, 4)]
+
+
+def test_a_value_of_a_domain_of_a_domain_is_one_of_the_type_behind_them(scene: Scene) -> None:
+    scene.each("CREATE DOMAIN size_%t AS int", "CREATE DOMAIN width_%t AS size_%t")
+    scene.run("CREATE TABLE %t (id int PRIMARY KEY, v width_%t)")
+    source = scene.streaming()
+    scene.run("INSERT INTO %t VALUES (1, 3)")
+    assert [event.after for event in scene.delivered(source)] == [{"id": 1, "v": 3}]

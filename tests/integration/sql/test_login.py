@@ -176,7 +176,7 @@ class Role:
 
     @property
     def url(self) -> str:
-        url = self._admin.url.set(username=self.name)._replace(password=None)
+        url = self._admin.url.set(username=self.name, query={})._replace(password=None)
         return url.render_as_string(hide_password=False)
 
     def drop(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def columns() -> list[Column[Any]]:
-    return [Column("name", exact_text(50), primary_key=True), Column("content", long_text(), nullable=False)]
+def columns(dialect: str) -> list[Column[Any]]:
+    return [
+        Column("name", exact_text(50, dialect), primary_key=True),
+        Column("content", long_text(dialect), nullable=False),
+    ]
 
 
 @pytest.fixture
@@ -70,3 +75,22 @@ def test_a_database_that_refuses_says_so(sqlite_database: str, provider: EngineP
     read_only = f"{sqlite_database.replace('sqlite:///', 'sqlite:///file:')}?mode=ro&uri=true"
     with pytest.raises(DBAPIError):
         new_table(read_only, provider).ensure()
+
+
+LOADED = """
+import sys
+from azure_functions_db import SqlStateStore
+from azure_functions_db.ledger import DeliveredLedger
+from azure_functions_db.quarantine import SqlQuarantine
+
+url = sys.argv[1]
+SqlStateStore(url=url).acquire_lease("orders", 60)
+SqlQuarantine(url=url).entries()
+DeliveredLedger(url=url).ddl()
+print(*{name.split(".")[2] for name in sys.modules if name.startswith("sqlalchemy.dialects.")} - {"_typing"})
+"""
+
+
+def test_no_dialect_is_loaded_but_that_of_the_database(sqlite_database: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED, sqlite_database], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["sqlite"], done.stderr

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from azure_functions_db import FileStateStore
@@ -57,7 +56,6 @@ def final_states(url: str) -> set[str]:
     return found
 
 
-@pytest.mark.timeout(180)
 def test_thirty_kills_lose_no_row(postgres_database: str, tmp_path: Path) -> None:
     total, kills, chance = 10_000, 30, random.Random(7)
     table(postgres_database)
@@ -95,7 +93,6 @@ def test_thirty_kills_lose_no_row(postgres_database: str, tmp_path: Path) -> Non
     assert repeated <= (kills + 1) * 200, "a kill repeats one batch at most"
 
 
-@pytest.mark.timeout(120)
 def test_a_process_that_was_stopped_and_goes_on_commits_nothing(postgres_database: str, tmp_path: Path) -> None:
     table(postgres_database)
     engine = create_engine(postgres_database)
@@ -122,7 +119,6 @@ def seen_states(folder: Path) -> set[str]:
     return {state for line in journal(folder) if line[0] == "saw" for state in line[2:]}
 
 
-@pytest.mark.timeout(120)
 def test_four_processes_on_one_poller_never_run_two_handlers_at_once(postgres_database: str, tmp_path: Path) -> None:
     table(postgres_database)
     engine = create_engine(postgres_database)

@@ -29,8 +29,9 @@ from azure_functions_db import (
 from azure_functions_db.quarantine import SqlQuarantine
 from azure_functions_db.sql.transactions import ambient_connection
 from azure_functions_db.state.sql import SqlLease
-from azure_functions_db.testing.memory import FakeClock
+from azure_functions_db.testing.memory import FakeClock, MemoryQuarantine
 from tests.unit.trigger.poller import ListSource, run
+from tests.unit.trigger.test_undecodable import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from azure_functions_db import PollContext, RowChange
+    from azure_functions_db.core.types import QuarantinedRow
 
 
 class Ledger:
@@ -68,7 +70,7 @@ class Ledger:
             if event.pk["id"] in self.bad:
                 raise ValueError("bad")
 
-    def poller(self, source: ListSource, **options: Any) -> PollTrigger:
+    def poller(self, source: Any, **options: Any) -> PollTrigger:
         store = options.pop("store", self.store)
         return PollTrigger(name="orders", source=source, checkpoint_store=store, transactional=True, **options)
 
@@ -220,6 +222,17 @@ def test_rows_that_are_named_are_put_aside_and_the_others_written_exactly_once(l
     assert run(ledger.poller(ListSource(20), quarantine=sink, max_attempts=1), naming) == 16
     assert ledger.ids == [number for number in range(20) if number not in {3, 4, 7, 12}]
     assert sorted(row.event["pk"]["id"] for row in sink.entries("orders")) == [3, 4, 7, 12]
+
+
+def test_rows_that_cannot_be_decoded_are_put_aside_before_the_transaction(file_ledger: Ledger) -> None:
+    class Sink(MemoryQuarantine):
+        def put(self, rows: Sequence[QuarantinedRow]) -> None:
+            assert ambient_connection(file_ledger.engine) is None, "a sink in the same file would wait for it"
+            super().put(rows)
+
+    sink = Sink()
+    assert run(file_ledger.poller(Numbers(3, 1), quarantine=sink), file_ledger.handler) == 2
+    assert (file_ledger.ids, [row.event["pk"] for row in sink.entries("orders")]) == ([0, 2], [{"id": 1}])
 
 
 def test_an_async_handler_shares_the_transaction_too(ledger: Ledger) -> None:

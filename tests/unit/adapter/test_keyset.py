@@ -48,3 +48,31 @@ def test_both_forms_mean_the_order_of_tuples(position: tuple[int, int, int]) -> 
             query = select(*columns).select_from(text(f"({rows})")).where(after(columns, values, dialect))
             found = {tuple(row) for row in connection.execute(query)}
             assert found == {row for row in everything if row > position}
+
+
+@pytest.mark.parametrize(("dialect", "null"), [("mysql", -1), ("mssql", -1), ("oracle", 9), ("postgresql", 9)])
+def test_keys_that_are_null_come_before_all_others_or_after_them(dialect: str, null: int) -> None:
+    parts = (None, 0, 1)
+    everything = list(itertools.product((0, 1), parts, parts))
+    shown = [", ".join("NULL" if part is None else str(part) for part in row) for row in everything]
+    rows = " UNION ALL ".join(f"SELECT {row}" for row in shown)
+    table = text(f"(WITH given (c, d, e) AS ({rows}) SELECT * FROM given)")
+    columns: list[Any] = [column(name) for name in "cde"]
+
+    def order(row: tuple[Any, ...]) -> tuple[int, ...]:
+        return tuple(null if part is None else part for part in row)
+
+    with engine.connect() as connection:
+        for position in everything:
+            values: list[Any] = [bindparam(f"v{i}", value) for i, value in enumerate(position)]
+            query = select(*columns).select_from(table).where(after(columns, values, dialect, columns[1:]))
+            found = {tuple(row) for row in connection.execute(query)}
+            assert found == {row for row in everything if order(row) > order(position)}
+
+
+def test_only_the_keys_that_may_be_null_are_asked_whether_they_are() -> None:
+    columns: list[Any] = [column(name) for name in "cd"]
+    values: list[Any] = [bindparam("v0"), bindparam("v1")]
+    assert "NULL" not in str(after(columns, values, "mysql"))
+    assert "c IS" not in str(after(columns, values, "mysql", columns[1:]))
+    assert "d IS" in str(after(columns, values, "mysql", columns[1:]))

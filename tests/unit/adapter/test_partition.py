@@ -3,7 +3,7 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-from azure_functions_db.sources.keyset.definition import Partition
+from azure_functions_db.sources.keyset.definition import Partition, _zoneless
 
 
 def test_a_moment_belongs_to_one_share_whatever_the_sessions_time_zone() -> None:
@@ -13,3 +13,8 @@ def test_a_moment_belongs_to_one_share_whatever_the_sessions_time_zone() -> None
         told = [moment, *(moment.astimezone(ZoneInfo(zone)) for zone in ("Europe/Berlin", "Asia/Kolkata"))]
         taken = {tuple(share.takes(["x", here]) for share in shares) for here in told}
         assert len(taken) == 1
+
+
+def test_a_moment_without_a_zone_is_not_given_that_of_the_machine() -> None:
+    naive = dt.datetime(2026, 11, 17, 12)  # noqa: DTZ001 - that is what it is about
+    assert _zoneless(naive) is naive

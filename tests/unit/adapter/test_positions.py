@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 from azure_functions_db import EngineProvider, SqlAlchemySource
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import serialize_position
-from azure_functions_db.sources.keyset.position import are_alike, are_tied
+from azure_functions_db.sources.keyset.position import MOST_ROWS, Boundary, Layout, Mark, are_alike, are_tied, digest
 
 if TYPE_CHECKING:
     from azure_functions_db.core.types import CheckpointJson
@@ -124,3 +124,105 @@ class TestAPosition:
         with pytest.raises(SourceConfigurationError, match="a cursor, or"):
             started((2, 3, 4))
         assert self.after(orders.ranged(1, 2), {}) == [1, 2, 3, 4], "both ends included"
+
+
+class TestRows:
+    """Where they have their cursor, their key and everything else."""
+
+    layout = Layout((0, 1), (2,))
+
+    def test_have_a_position_that_a_checkpoint_can_hold(self) -> None:
+        position = self.layout.position((5, bytearray(b"a"), "word"))
+        assert (position, type(position[1])) == ((5, b"a"), bytes)
+
+    def test_at_a_text_are_those_that_a_collation_may_take_for_it(self) -> None:
+        rows = [("a", 1, ""), ("A ", 2, ""), ("b", 3, "")]
+        assert self.layout.rows_at(rows, "a") == rows[:2]
+        assert self.layout.count_at_start(rows, "a") == 2
+        assert self.layout.rows_at([(1, 1, ""), (2, 2, "")], 1) == [(1, 1, "")]
+
+    def test_that_begin_with_a_cursor_of_another_type_cannot_be_compared(self) -> None:
+        assert self.layout.begins_alike([], 5)
+        assert self.layout.begins_alike([(5, 1, "")], 5)
+        assert self.layout.begins_alike([(7, 1, "")], 5)
+        assert not self.layout.begins_alike([("x", 1, "")], 5)
+
+    def test_are_remembered_up_to_a_number(self) -> None:
+        rows = [(1, key, "") for key in range(MOST_ROWS + 1)]
+        marks = self.layout.marks_at_end(rows[:-1], 1, Boundary())
+        assert marks is not None
+        assert len(marks) == MOST_ROWS
+        assert self.layout.marks_at_end(rows, 1, Boundary()) is None
+        assert self.layout.marks_at_end([(0, 1, ""), (1, 2, "")], 1, Boundary()) == {
+            key: Mark(content) for _, key, (content, _) in self.layout.fresh([(1, 2, "")], Boundary())
+        }
+
+    def test_that_were_delivered_like_this_are_not_fresh_and_keep_their_mark(self) -> None:
+        [(_, key, mark)] = self.layout.fresh([(1, 2, "a")], Boundary())
+        delivered = Boundary({key: mark})
+        assert self.layout.fresh([(1, 2, "a")], delivered) == []
+        assert self.layout.marks_at_end([(1, 2, "a")], 1, delivered) == {key: mark}
+        [(place, same, changed)] = self.layout.fresh([(1, 1, "a"), (1, 2, "b")], delivered)[1:]
+        assert (place, same, changed.revision) == (1, key, 1)
+
+    def test_of_keys_that_only_differ_in_how_the_driver_gives_them_are_the_same(self) -> None:
+        [one], [other] = (self.layout.fresh([(1, key, "a")], Boundary()) for key in (b"a", bytearray(b"a")))
+        assert one == other
+
+
+def test_a_boundary_has_place_for_a_number_of_rows() -> None:
+    marks = {key.to_bytes(8): Mark(b"content!") for key in range(MOST_ROWS + 1)}
+    first, rest = dict([*marks.items()][:1]), dict([*marks.items()][1:])
+    full = Boundary(rest).joined({}, complete=False)
+    assert full is not None
+    assert len(full) == MOST_ROWS
+    assert full.joined(first, complete=False) is None, "what has gone may come back"
+    assert full.joined({}, complete=True) == full, "nothing is forgotten as long as there is place"
+    kept = full.joined(first, complete=True)
+    assert kept is not None
+    assert kept.marks == first
+
+
+def test_a_moment_cannot_be_compared_with_a_day() -> None:
+    assert not are_alike(NOON, NOON.date())
+    assert not are_alike(NOON.date(), NOON)
+
+
+class Word(str):
+    """A text as a driver may give it."""
+
+    __slots__ = ()
+
+
+class Number(float):
+    """A number as a driver may give it."""
+
+    __slots__ = ()
+
+
+class Says:
+    """A value of a driver's own type."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Shows:
+    """A value that only programmers can read."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def test_a_row_is_known_by_its_values_whatever_classes_they_have() -> None:
+    assert digest([Word("a"), True, Number(1.5)]) == digest(["a", 1, 1.5])
+    assert digest([NOON]) != digest([NOON.replace(tzinfo=dt.UTC)]), "a moment without a zone is another"
+    for kind in (Says, Shows):
+        assert digest([kind("a")]) == digest([kind("a")])
+        assert digest([kind("a")]) != digest([kind("b")])

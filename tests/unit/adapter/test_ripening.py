@@ -48,6 +48,8 @@ def test_a_value_ripens_for_longer_than_its_unit(kind: Any, digits: int) -> None
 def test_a_number_need_not_ripen_and_a_time_that_tells_no_unit_ripens_for_a_whole_second() -> None:
     assert ripening(types.BigInteger()) == 0
     assert ripening(types.DateTime()) > 1
+    assert ripening(types.Text()) < 1, "what no clock has made need not wait for one"
+    assert ripening(mysql.DATETIME(fsp=6)) < 1
 
 
 @pytest.mark.parametrize("hours", [0, 8, 12, 14, 25])
@@ -58,3 +60,8 @@ def test_a_time_without_a_zone_may_be_that_of_a_writer_far_away(hours: int) -> N
 def test_a_time_is_old_when_no_zone_can_make_it_young() -> None:
     assert _is_older(NOON - dt.timedelta(days=2), NOON, 1.05)
     assert _is_older((NOON - dt.timedelta(seconds=2)).replace(tzinfo=dt.UTC), NOON.replace(tzinfo=dt.UTC), 1.05)
+
+
+def test_a_time_is_not_taken_for_old_by_a_clock_that_it_cannot_be_compared_with() -> None:
+    assert not _is_older(NOON - dt.timedelta(days=2), NOON.replace(tzinfo=dt.UTC), 1.05)
+    assert _is_older("2000-01-01", NOON, 1.05) is False

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -54,25 +55,76 @@ def test_the_tests_run_with_the_compiled_loops() -> None:
 
 @pytest.mark.parametrize("kind", ["by instructions", "portable"])
 def test_digests_are_those_of_sha_256(kind: str, portable: Any) -> None:
-    digests = portable.digests if kind == "portable" else _speedups.digests
+    ids = portable.ids if kind == "portable" else _speedups.ids
     text = bytes(range(256)) * 2
     starts, heads, tails = [], [], []
     for length in range(300):  # every way to end a block, and to begin the next
         starts += [text[: length // 3], text[:length], b""]
         heads += [text[length // 3 : length // 2], b"", text[:length]]
         tails += [text[length // 2 : length], b"", b""]
-    joined = map(b"".join, zip(starts, heads, tails, strict=True))
-    assert digests(starts, heads, tails) == [hashlib.sha256(whole).hexdigest() for whole in joined]
+    wholes = [start + head + b"\x1f" + tail for start, head, tail in zip(starts, heads, tails, strict=True)]
+    assert ids(starts, (heads, tails), None, None) == [hashlib.sha256(whole).hexdigest() for whole in wholes]
+    assert ids(starts, (), None, None) == [hashlib.sha256(start).hexdigest() for start in starts]
 
 
 _MOMENTS = st.datetimes() | st.datetimes(timezones=st.timezones())
 _VALUES = st.text("a'\"\\\n\x7f é") | st.integers() | _MOMENTS | st.none() | st.booleans() | st.floats() | st.binary()
 
 
-@given(st.lists(_VALUES), st.binary(max_size=2))
-def test_byte_forms_are_those_of_python(given_values: list[Any], lead: bytes) -> None:
-    forms = [lead + byte_form(value) for value in given_values]
-    assert _speedups.byte_forms(given_values, lead, byte_form, _is_utc) == forms
+@given(st.lists(_VALUES))
+def test_what_is_hashed_are_the_byte_forms_of_python(given_values: list[Any]) -> None:
+    starts = [b"start "] * len(given_values)
+    wholes = [b"start " + byte_form(value) + b"\x1f" + byte_form(value) for value in given_values]
+    made = _speedups.ids(starts, (given_values, list(given_values)), byte_form, _is_utc)
+    assert made == [hashlib.sha256(whole).hexdigest() for whole in wholes]
+
+
+@pytest.mark.parametrize("emptied", ["starts", "values"])
+def test_a_form_that_takes_the_values_away_does_no_harm(emptied: str) -> None:
+    lists: dict[str, list[Any]] = {"starts": [b"", b""], "values": [1.5, 2.5]}
+
+    def form(value: float) -> bytes:
+        lists[emptied].clear()
+        return repr(value).encode()
+
+    with pytest.raises(RuntimeError, match="shorter"):
+        _speedups.ids(lists["starts"], (lists["values"],), form, _is_utc)
+
+
+class Row(dict[str, Any]):
+    """A record of a source's own kind."""
+
+    def __missing__(self, name: str) -> str:
+        return f"no {name}"
+
+
+def test_a_column_is_what_the_records_say() -> None:
+    records: list[Any] = [{"a": 1, "b": 2}, Row(), MappingProxyType({"a": 3})]
+    assert _speedups.column("a", records) == [1, "no a", 3]
+    assert _speedups.column("a", []) == []
+    with pytest.raises(KeyError, match="'b'"):
+        _speedups.column("b", records)
+    with pytest.raises(KeyError, match="'c'"):
+        _speedups.column("c", [{"b": 2}])
+
+
+def test_a_record_that_takes_the_others_away_does_no_harm() -> None:
+    class Taking(Row):
+        def __missing__(self, name: str) -> str:
+            records.clear()
+            return name
+
+    records: list[Any] = [Taking(), Taking()]
+    with pytest.raises(RuntimeError, match="shorter"):
+        _speedups.column("a", records)
+
+
+def test_each_value_gets_a_dict_of_its_own() -> None:
+    values: list[Any] = [1, None, [2]]
+    made = _speedups.singles("a", values)
+    assert made == [{"a": 1}, {"a": None}, {"a": [2]}]
+    made[0]["a"] = 5
+    assert values == [1, None, [2]]
 
 
 _TEXTS = st.none() | st.integers(-5, 5) | st.text("01-:. TZab", max_size=8) | st.datetimes().map(str)
@@ -94,7 +146,7 @@ def _plain(names: list[str], converters: list[Any], rows: list[tuple[Any, ...]])
         return _outcome(row_builder(names, converters[: len(names)], 4 - len(names)), rows)
 
 
-def _outcome(build: Callable[[Any], Any], rows: list[tuple[Any, ...]]) -> Any:
+def _outcome(build: Callable[[Any], Any], rows: list[Any]) -> Any:
     try:
         return build(rows)
     except Exception as error:  # noqa: BLE001 - both must fail alike
@@ -108,6 +160,12 @@ def test_rows_of_any_kind_become_records() -> None:
     for stranger in [(1,), (1, 2, 3)]:
         with pytest.raises(ValueError, match="values"):
             build([(1, 2), stranger])
+
+
+def test_only_rows_with_containers_are_left_to_the_garbage_collector() -> None:
+    plain, holding = tuple([1, "text"]), tuple([1, ["a list"]])  # noqa: C409 - a literal would be a constant
+    row_builder(["a", "b"], [None, None])([plain, holding])
+    assert (gc.is_tracked(plain), gc.is_tracked(holding)) == (False, True)
 
 
 def test_a_converter_that_takes_the_rows_away_does_no_harm() -> None:
@@ -149,13 +207,20 @@ def test_what_is_no_slot_is_refused(arguments: Any, error: type[Exception]) -> N
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: _speedups.digests([b""], [b""]),  # type: ignore[call-arg]
-        lambda: _speedups.digests([b""], [b""], []),
-        lambda: _speedups.digests([b""], [b""], [""]),  # type: ignore[list-item]
-        lambda: _speedups.digests([bytearray()], [b""], [b""]),  # type: ignore[list-item]
-        lambda: _speedups.byte_forms((1,), b"", byte_form, _is_utc),  # type: ignore[arg-type]
-        lambda: _speedups.byte_forms([1.5], b"", str, _is_utc),  # type: ignore[arg-type]
-        lambda: _speedups.byte_forms([dt.datetime.now(dt.UTC)], b"", byte_form, None),  # type: ignore[arg-type]
+        lambda: _speedups.ids([b""], ([b""],)),  # type: ignore[call-arg]
+        lambda: _speedups.ids([b""], [[b""]], None, None),  # type: ignore[arg-type]
+        lambda: _speedups.ids((b"",), ([b""],), None, None),  # type: ignore[arg-type]
+        lambda: _speedups.ids([b""], ([b""], []), None, None),
+        lambda: _speedups.ids([b""], ((b"",),), None, None),  # type: ignore[arg-type]
+        lambda: _speedups.ids([b""], ([""],), None, None),
+        lambda: _speedups.ids([bytearray()], ([b""],), None, None),  # type: ignore[list-item]
+        lambda: _speedups.ids([b""], ([1.5],), str, _is_utc),  # type: ignore[arg-type]
+        lambda: _speedups.ids([b""], ([dt.datetime.now(dt.UTC)],), byte_form, None),
+        lambda: _speedups.column("a", ({},)),  # type: ignore[arg-type]
+        lambda: _speedups.column(1, [{}]),  # type: ignore[arg-type]
+        lambda: _speedups.column("a", [1]),
+        lambda: _speedups.singles("a", (1,)),  # type: ignore[arg-type]
+        lambda: _speedups.singles("a"),  # type: ignore[call-arg]
         lambda: _speedups.records({"a": None}, ("a",), (), 1, [(1,)]),
         lambda: _speedups.records({"a": None}, ("a",), (None,), "1", [(1,)]),  # type: ignore[arg-type]
         lambda: _speedups.records({"a": None}, ("a",), (None,), 1, [1]),
@@ -167,6 +232,75 @@ def test_strange_arguments_are_refused(call: Callable[[], Any]) -> None:
         call()
 
 
+class Greedy:
+    """Garbage that takes a list's items away when it is collected."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items, self.itself = items, self
+
+    def __del__(self) -> None:
+        self.items.clear()
+
+
+def test_a_collection_that_takes_the_values_away_does_no_harm() -> None:
+    values = [[number] for number in range(1_000)]
+    before = gc.get_threshold()
+    gc.collect()
+    Greedy(values)
+    gc.set_threshold(100)
+    try:
+        with pytest.raises(RuntimeError, match="shorter"):
+            _speedups.singles("a", values)
+    finally:
+        gc.set_threshold(*before)
+
+
+class Held:
+    __slots__ = ("items",)
+
+    items: Any
+
+
+class Holding:
+    __slots__ = ("held", "index")
+
+    held: Held
+    index: Any
+
+
+SLOTS: dict[str, Any] = {**vars(Holding), **vars(Held)}
+
+
+def _holding(index: Any, items: Any = None) -> Holding:
+    holding = Holding()
+    holding.index, holding.held = index, Held()
+    if items is not None:
+        holding.held.items = items
+    return holding
+
+
+def test_an_item_that_is_there_is_taken_and_any_other_asked_for() -> None:
+    asked: list[Any] = []
+    item = _speedups.lazy_item(SLOTS["held"], SLOTS["index"], SLOTS["items"], asked.append)
+    assert [item(_holding(index, ["a", "b"])) for index in (0, 1)] == ["a", "b"]
+    assert not asked
+    others = [_holding(2, ["a"]), _holding(-1, ["a"]), _holding(10**30, ["a"]), _holding("0", ["a"]), _holding(0)]
+    strangers = [_holding(0, ("a",)), Holding(), Held(), 1]
+    for other in [*others, *strangers]:
+        assert item(other) is None
+    assert asked == [*others, *strangers]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_an_item_is_looked_for_in_slots_only(place: int) -> None:
+    slots = [SLOTS["held"], SLOTS["index"], SLOTS["items"], print]
+    slots[place] = RowChange.event_id
+    with pytest.raises(TypeError, match="three slots"):
+        _speedups.lazy_item(*slots)
+    with pytest.raises(TypeError, match="three slots"):
+        _speedups.lazy_item(*slots[:3])
+
+
 def _used() -> list[Any]:
     """Return objects whose references can be counted: none of them is shared by the interpreter."""
     moment, key, text = dt.datetime(2026, 4, 7, tzinfo=dt.UTC), 10**6, f"{10**6}'"
@@ -176,7 +310,7 @@ def _used() -> list[Any]:
 def _events(used: list[Any]) -> list[RowChange]:
     """Return an event for each, which is all that it is about."""
     ops: list[Operation] = ["upsert"] * len(used)
-    identities = Identities(SOURCE, ops, used, used)
+    identities = Identities(SOURCE, ops, (used, used))
     return row_changes(identities, SOURCE, ops=ops, cursors=used, pks=used, befores=used, afters=used, metadata=used)
 
 
@@ -188,13 +322,18 @@ def _fails(_value: Any) -> Any:
 def test_every_reference_is_given_back(convert: Callable[[Any], Any] | None) -> None:
     used = _used()
     form = b"".join([b"a", b"form"])
+    starts = [form] * len(used)
     before = [sys.getrefcount(one) for one in [*used, form]]
     for _ in range(100):
         assert len({event.event_id for event in _events(used)}) == len(used)
         names = [str(place) for place in range(len(used))]
         _outcome(row_builder(names, [convert] * len(used)), [tuple(used), tuple(used)])
-        _outcome(lambda rows: _speedups.byte_forms(rows, b"", _fails, _is_utc), list(used))
-        _speedups.byte_forms(list(used), b"", lambda _value: form, _is_utc)
+        _outcome(lambda rows: _speedups.ids(starts, (rows,), _fails, _is_utc), list(used))
+        _speedups.ids(starts, (list(used),), lambda _value: form, _is_utc)
+        singles = _speedups.singles("a", used)
+        assert _speedups.column("a", [*singles, *map(Row, singles)]) == used * 2
+        _outcome(lambda records: _speedups.column("b", records), [*singles])
+        del singles
     assert [sys.getrefcount(one) for one in [*used, form]] == before
 
 

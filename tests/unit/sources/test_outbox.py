@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, delete, func, insert, select
+from sqlalchemy import Column, String, Uuid, create_engine, delete, func, insert, select
 from sqlalchemy.dialects import mssql
 
 from azure_functions_db import (
@@ -20,19 +23,24 @@ from azure_functions_db import (
     FetchError,
     Outbox,
     OutboxSource,
+    PositionLostError,
     SerializationError,
     SourceConfigurationError,
     SqlAlchemySource,
+    WriteError,
 )
+from azure_functions_db.core.errors import WriteConnectionError
+from azure_functions_db.core.types import FetchResult
 from azure_functions_db.sources.keyset.plan import Plan
 from azure_functions_db.sources.keyset.position import Bound, Position
-from azure_functions_db.sources.keyset.reader import counting
+from azure_functions_db.sources.keyset.reader import KeysetReader, counting
 from azure_functions_db.sources.keyset.shape import Shape
-from azure_functions_db.sources.outbox.rows import OutboxRows
-from azure_functions_db.sources.outbox.table import Columns, outbox_table
+from azure_functions_db.sources.outbox.rows import OutboxRows, Page, _changes, _decode, _less
+from azure_functions_db.sources.outbox.source import OutboxReader
+from azure_functions_db.sources.outbox.table import Columns, _as_stored, outbox_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 URL = "sqlite://"
 
@@ -150,6 +158,8 @@ def test_a_source_that_cannot_be_is_one_clear_error(make: Callable[[], object], 
     ("make", "said"),
     [
         (lambda: Outbox(""), "is no name of a table"),
+        (lambda: Outbox(5), "is no name of a table"),  # type: ignore[arg-type]
+        (lambda: Outbox(schema=" "), "is no name of a table"),
         (lambda: Outbox(columns={"topci": "a"}), "columns= has topci"),
         (lambda: Outbox(columns={"key": None}), "leaves out key"),
         (lambda: Outbox(columns={"key": " "}), "is no name of a column"),
@@ -169,10 +179,11 @@ def test_an_outbox_that_cannot_be_is_one_clear_error(make: Callable[[], object],
 
 
 @pytest.mark.parametrize("part", ["topic", "key"])
-def test_an_event_needs_a_topic_and_a_key(part: str) -> None:
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_an_event_needs_a_topic_and_a_key(part: str, nothing: object) -> None:
     engine = create_engine(URL)
     Outbox().create(engine)
-    event: dict[str, Any] = {"topic": "orders", "key": 1, "payload": None, part: None}
+    event: dict[str, Any] = {"topic": "orders", "key": 1, "payload": None, part: nothing}
     with engine.connect() as connection, pytest.raises(ConfigurationError, match=f"needs a {part}"):
         Outbox().add(connection, **event)
     engine.dispose()
@@ -225,5 +236,578 @@ def test_a_table_that_is_no_outbox_is_refused() -> None:
 
 def test_making_a_source_reads_no_setting() -> None:
     assert repr(OutboxSource(url="%NOT_SET_ANYWHERE%", outbox="events")) == "OutboxSource('events')"
-    with pytest.raises(SourceConfigurationError, match="NOT_SET_ANYWHERE"):
-        OutboxSource(url="%NOT_SET_ANYWHERE%").source_descriptor  # noqa: B018 - asking is what reads it
+    unset = OutboxSource(url="%NOT_SET_ANYWHERE%")
+    for ask in (lambda: unset.source_descriptor, unset.examine, unset.validate, lambda: unset.parse("5")):
+        with pytest.raises(SourceConfigurationError, match="NOT_SET_ANYWHERE"):
+            ask()
+
+
+# Rows in a file of SQLite.
+
+
+class Lite:
+    """An outbox in a file of SQLite."""
+
+    def __init__(self, url: str, outbox: Outbox | None = None) -> None:
+        self.url = url
+        self.outbox = outbox or Outbox()
+        self.engine = create_engine(url)
+        self.outbox.create(self.engine)
+
+    def add(self, *keys: object) -> None:
+        with self.engine.begin() as connection:
+            for key in keys:
+                self.outbox.add(connection, topic="a", key=key, payload=None)
+
+    def source(self, **options: Any) -> OutboxSource:
+        return source(**{"url": self.url, "outbox": self.outbox, "horizon_wait_seconds": 0, **options})
+
+    def run(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+
+    def keys(self) -> list[str]:
+        """Return the keys of the rows that are left."""
+        with self.engine.connect() as connection:
+            return [row[0] for row in connection.exec_driver_sql("SELECT aggregateid FROM outbox ORDER BY sequence")]
+
+
+@pytest.fixture
+def lite(sqlite_database: str) -> Iterator[Lite]:
+    lite = Lite(sqlite_database)
+    yield lite
+    lite.engine.dispose()
+
+
+def keys_of(result: Any) -> list[str]:
+    return [change.after["aggregateid"] for change in result.records]
+
+
+def test_a_page_without_a_horizon_has_no_facts(lite: Lite) -> None:
+    lite.add(1)
+    assert None not in lite.source().fetch_changes({}, 10).facts
+
+
+def test_a_share_that_fits_into_a_page_has_no_more(lite: Lite) -> None:
+    share = lite.source(partition=(0, 2))
+    partition: Any = share._rows.partition
+    mine = [key for key in range(40) if partition.takes([str(key)])][:3]
+    lite.add(*mine)
+    page = share.fetch_changes({}, 3)
+    assert (keys_of(page), page.more) == (list(map(str, mine)), False)
+
+
+def test_a_payload_that_is_no_json_is_told_by_its_place_in_the_share(lite: Lite) -> None:
+    lite.run("ALTER TABLE outbox DROP COLUMN payload")
+    lite.run("ALTER TABLE outbox ADD COLUMN payload text")
+    share = lite.source(partition=(0, 2))
+    partition: Any = share._rows.partition
+    lite.add(*range(10))
+    mine = [key for key in map(str, range(10)) if partition.takes([key])]
+    lite.run(f"UPDATE outbox SET payload = 'no json' WHERE aggregateid = '{mine[1]}'")
+    page = share.fetch_changes({}, 10)
+    assert (keys_of(page), list(page.undecodable)) == (mine, [1])
+
+
+def test_bytes_are_decoded_as_texts_are(lite: Lite) -> None:
+    lite.run("ALTER TABLE outbox DROP COLUMN payload")
+    lite.run("ALTER TABLE outbox ADD COLUMN payload blob")
+    lite.add(1)
+    lite.run("UPDATE outbox SET payload = CAST('[1]' AS blob)")
+    assert lite.source().fetch_changes({}, 10).records[0].after["payload"] == [1]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda source: source.validate(),
+        lambda source: source._rows.horizon({}),
+        lambda source: source.examine(),
+        lambda source: source.parse("5"),
+        lambda source: source.fetch_changes({}, 10),
+    ],
+)
+def test_a_database_that_is_not_there_is_an_error_that_a_poller_knows(
+    tmp_path: Path, ask: Callable[[OutboxSource], object]
+) -> None:
+    with pytest.raises(FetchError, match=r"unable to open|OperationalError"):
+        ask(source(url=f"sqlite:///{tmp_path / 'missing' / 'x.db'}"))
+
+
+def test_a_time_that_is_none_is_refused(lite: Lite) -> None:
+    lite.run("ALTER TABLE outbox DROP COLUMN created_at")
+    lite.run("ALTER TABLE outbox ADD COLUMN created_at json")
+    with pytest.raises(SourceConfigurationError, match="created_at"):
+        lite.source(settle_seconds=1).validate()
+
+
+def test_a_share_is_counted_by_its_part(lite: Lite) -> None:
+    lite.add(*range(5))
+    assert (lite.source().count_changes({}), lite.source(partition=(0, 2)).count_changes({})) == (5, 3)
+    assert lite.source(partition=(0, 2)).count_rows({}) == 5
+
+
+def test_rows_by_the_clock_come_in_the_order_of_the_clock(lite: Lite) -> None:
+    lite.add(1, 2)
+    lite.run("UPDATE outbox SET created_at = '2026-04-07 10:00:00.000' WHERE sequence = 2")
+    lite.run("UPDATE outbox SET created_at = '2026-04-07 11:00:00.000' WHERE sequence = 1")
+    assert keys_of(lite.source(settle_seconds=1).fetch_changes({}, 10)) == ["2", "1"]
+
+
+def test_a_clock_needs_a_column(sqlite_database: str) -> None:
+    lite = Lite(sqlite_database, Outbox(columns={"created_at": None}))
+    with pytest.raises(SourceConfigurationError, match="settle_seconds= needs a created_at column"):
+        lite.source(settle_seconds=1).validate()
+    with pytest.raises(SourceConfigurationError, match="A time says nothing here"):
+        lite.source().parse("2026-04-07")
+    lite.engine.dispose()
+
+
+def test_a_distance_from_the_clock_is_not_for_a_server_that_tells_who_is_running() -> None:
+    with pytest.raises(SourceConfigurationError, match="settle_seconds= is not for postgresql"):
+        source(url="postgresql+psycopg://h/d", settle_seconds=1).source_descriptor  # noqa: B018 - asking is what looks
+
+
+def test_a_table_without_positions_is_read_by_its_sequence_everywhere() -> None:
+    plain = source(url="postgresql+psycopg://h/d", outbox=Outbox(columns={"position": None}))
+    assert plain._rows._order == ("sequence", ("sequence",))
+    assert not plain._rows.by_position
+
+
+def test_a_share_has_a_name_and_a_fingerprint_of_its_own(lite: Lite) -> None:
+    whole = lite.source()
+    assert whole.source_descriptor.name == "outbox"
+    first, second = whole.partitioned(0, 2), whole.partitioned(1, 2)
+    assert (first.name, first.source_descriptor.name) == ("outbox[0/2]", "outbox[0/2]")
+    by_type = lite.source(partition_by="type").partitioned(0, 2)
+    prints = {each.source_descriptor.fingerprint for each in (whole, first, second, by_type)}
+    assert len(prints) == 4
+    with pytest.raises(SourceConfigurationError, match="partition_by="):
+        whole.partitioned(0, 2, "type")
+
+
+def test_a_source_keeps_its_fingerprint() -> None:
+    assert source().source_descriptor.fingerprint.startswith("sha256:d894d3aad26ac1a0d34333935252d308")
+    assert (
+        source().partitioned(0, 2).source_descriptor.fingerprint.startswith("sha256:859d4f96345d166b5445603ddfffa2a3")
+    )
+
+
+def test_a_source_has_the_name_that_it_was_given(lite: Lite) -> None:
+    assert lite.source(name="orders").source_descriptor.name == "orders"
+
+
+def test_places_are_compared_and_the_lowest_is_found(lite: Lite) -> None:
+    lite.add(1, 2, 3)
+    reader = lite.source()
+    first = reader.fetch_changes({}, 1).next_checkpoint
+    second = reader.fetch_changes(first, 1).next_checkpoint
+    assert reader.is_behind(first, second)
+    assert not reader.is_behind(second, first)
+    lowest = reader.lowest([second, first])
+    assert lowest is not None
+    assert keys_of(reader.fetch_changes(lowest, 10)) == ["2", "3"]
+    assert reader.lowest([first, {}]) == {}
+
+
+@pytest.mark.parametrize("kind", ["datetime", "timestamp"])
+def test_a_place_of_rows_by_the_clock_is_found(lite: Lite, kind: str) -> None:
+    lite.run("ALTER TABLE outbox DROP COLUMN created_at")
+    lite.run(f"ALTER TABLE outbox ADD COLUMN created_at {kind}")
+    lite.add(1, 2, 3)
+    for hour in (1, 2, 3):
+        lite.run(f"UPDATE outbox SET created_at = '2026-04-07 0{hour}:00:00.000' WHERE sequence = {hour}")
+    by_clock = lite.source(settle_seconds=1)
+    assert by_clock.parse("1")["cursor"]["value"] == "2026-04-07T01:00:00.000000", "as it is there: without a zone"
+    assert keys_of(by_clock.fetch_changes(by_clock.parse("1"), 10)) == ["2", "3"]
+    assert keys_of(by_clock.fetch_changes(by_clock.parse("2026-04-07 02:00"), 10)) == ["2", "3"]
+
+
+def test_a_time_without_a_zone_is_in_utc_wherever_the_machine_is(lite: Lite, monkeypatch: pytest.MonkeyPatch) -> None:
+    lite.add(1)
+    lite.run("UPDATE outbox SET created_at = '2026-04-07 01:00:00.000'")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        with pytest.raises(SourceConfigurationError, match="no row written since"):
+            lite.source().parse("2026-04-07 02:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_an_event_keeps_the_position_that_its_id_is_made_of() -> None:
+    row = {"id": uuid.UUID("12345678-1234-5678-1234-567812345678"), "aggregateid": "1", "sequence": 1}
+    assert _changes([row], Outbox())[0].position == "12345678123456781234567812345678"
+    assert _changes([{**row, "id": str(row["id"])}], Outbox())[0].position == str(row["id"])
+
+
+def test_a_payload_that_a_driver_lends_is_decoded() -> None:
+    records: list[Any] = [{"payload": memoryview(b"[1]")}, {"payload": memoryview(b"no json")}]
+    assert list(_decode(records, "payload", "outbox")) == [1]
+    assert records[0]["payload"] == [1]
+
+
+def test_the_number_before_a_row_version_is_a_row_version() -> None:
+    assert (_less(bytes.fromhex("0000000000000100")), _less(5)) == (bytes.fromhex("00000000000000ff"), 4)
+
+
+def test_a_time_in_the_form_of_a_number_is_a_number(lite: Lite) -> None:
+    lite.add(1)
+    with pytest.raises(SourceConfigurationError, match="has no row '20260407', or no longer"):
+        lite.source().parse("20260407")
+
+
+def test_a_position_is_not_lost_on_a_table_that_was_never_numbered(lite: Lite) -> None:
+    checkpoint = {"cursor": {"kind": "integer+pk", "value": 0, "tiebreaker": {"sequence": 0}}}
+    assert lite.source().fetch_changes(checkpoint, 10).records == []
+    lite.add(1)
+    assert keys_of(lite.source().fetch_changes(checkpoint, 10)) == ["1"]
+
+
+def test_the_numbers_of_an_attached_database_are_not_known(lite: Lite) -> None:
+    ahead = {"cursor": {"kind": "integer+pk", "value": 9, "tiebreaker": {"sequence": 9}}}
+    lite.add(1)
+    with pytest.raises(PositionLostError, match="has only come to 1"):
+        lite.source().fetch_changes(ahead, 10)
+    main = lite.source(outbox=Outbox(schema="main"))
+    assert main.fetch_changes(ahead, 10).records == []
+
+
+def test_rows_that_were_read_by_the_clock_are_removed(lite: Lite) -> None:
+    lite.add(1, 2)
+    lite.run("UPDATE outbox SET created_at = '2026-04-07 10:00:00.000'")
+    by_clock = lite.source(settle_seconds=1)
+    first = by_clock.fetch_changes({}, 1).next_checkpoint
+    by_clock.acknowledge(first)
+    assert lite.keys() == ["2"]
+    second = by_clock.fetch_changes(first, 10).next_checkpoint
+    assert by_clock.fetch_changes(second, 10).records == []
+    by_clock.acknowledge(second)
+    assert lite.keys() == []
+
+
+# What is written.
+
+
+def test_an_event_has_the_id_it_was_given_and_its_topic_for_a_type(lite: Lite) -> None:
+    own = uuid.uuid4()
+    with lite.engine.begin() as connection:
+        assert Outbox().add(connection, topic="a", key=1, payload=None, id=own) == own
+        Outbox().add(connection, topic="a", key=2, payload=None, type="b")
+    records = lite.source().fetch_changes({}, 10).records
+    assert uuid.UUID(records[0].position) == own
+    assert [change.after["type"] for change in records] == ["a", "b"]
+
+
+def test_headers_are_a_dict(lite: Lite) -> None:
+    with lite.engine.begin() as connection, pytest.raises(ConfigurationError, match="headers= is a dict"):
+        Outbox().add(connection, topic="a", key=1, payload=None, headers=["a"])  # type: ignore[call-overload]
+
+
+def test_no_events_write_no_rows(lite: Lite) -> None:
+    with lite.engine.begin() as connection:
+        assert Outbox().add_many(connection, []) == []
+    assert lite.keys() == []
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("json", "text"), ("text", "text"), ("blob", "blob")])
+def test_a_payload_is_stored_as_its_column_takes_it_and_none_is_null(lite: Lite, kind: str, stored: str) -> None:
+    lite.run("ALTER TABLE outbox DROP COLUMN payload")
+    lite.run(f"ALTER TABLE outbox ADD COLUMN payload {kind}")
+    with lite.engine.begin() as connection:
+        for payload in (None, {"n": 1}):
+            Outbox().add(connection, topic="a", key=1, payload=payload)
+        kinds = connection.exec_driver_sql("SELECT typeof(payload) FROM outbox ORDER BY sequence").scalars().all()
+    assert kinds == ["null", stored]
+    assert [change.after["payload"] for change in lite.source().fetch_changes({}, 10).records] == [None, {"n": 1}]
+
+
+def test_a_database_that_refuses_is_an_error_of_the_library(tmp_path: Path, lite: Lite) -> None:
+    missing = create_engine(f"sqlite:///{tmp_path / 'missing' / 'x.db'}")
+    for ask in (Outbox().pending, Outbox().create):
+        with pytest.raises(WriteConnectionError, match="The outbox outbox failed: OperationalError"):
+            ask(missing)
+    path = lite.engine.url.database
+    reading = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
+    with pytest.raises(WriteError, match="The outbox second failed: OperationalError") as refused:
+        Outbox("second").create(reading)
+    assert not isinstance(refused.value, WriteConnectionError)
+    for engine in (missing, reading):
+        engine.dispose()
+
+
+def test_a_table_that_is_complete_stays_as_it_is(lite: Lite) -> None:
+    assert Outbox().create(lite.engine) == []
+
+
+def test_an_outbox_is_called_by_its_schema_and_table() -> None:
+    assert (repr(Outbox(schema="shop")), source(outbox=Outbox(schema="shop")).name) == (
+        "Outbox('shop.outbox')",
+        "shop.outbox",
+    )
+
+
+# What is removed.
+
+
+def test_a_retention_that_cannot_be_is_refused_when_rows_are_pruned(sqlite_database: str) -> None:
+    lite = Lite(sqlite_database, Outbox(columns={"created_at": None}))
+    lite.add(1)
+    checkpoint = lite.source().fetch_changes({}, 10).next_checkpoint
+    with pytest.raises(SourceConfigurationError, match="needs a created_at column"):
+        lite.source().prune(checkpoint, dt.timedelta(1))
+    with pytest.raises(SourceConfigurationError, match="a timedelta of zero or more"):
+        lite.source().prune(checkpoint, dt.timedelta(-1))
+    assert lite.source().prune(checkpoint, dt.timedelta(0)) == 1
+    lite.engine.dispose()
+
+
+def test_a_backlog_that_is_larger_than_anybody_counts_is_said_to_be(
+    lite: Lite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lite.add(1, 2, 3)
+    monkeypatch.setattr("azure_functions_db.sources.outbox.source._COUNTED", 2)
+    waiting = lite.source().backlog({})
+    assert (waiting.amount, waiting.is_more) == (2, True)
+
+
+def test_an_empty_table_that_numbers_nothing_is_read(sqlite_database: str) -> None:
+    parts = {"sequence": "id", "type": None, "headers": None, "created_at": None, "position": None}
+    engine = create_engine(sqlite_database)
+    with engine.begin() as connection:
+        names = "id integer PRIMARY KEY, aggregatetype text, aggregateid text, payload text"
+        connection.exec_driver_sql(f"CREATE TABLE outbox ({names})")
+    engine.dispose()
+    assert source(url=sqlite_database, outbox=Outbox(columns=parts)).fetch_changes({}, 10).records == []
+
+
+def test_rows_without_a_time_have_no_age(sqlite_database: str) -> None:
+    lite = Lite(sqlite_database, Outbox(columns={"created_at": None}))
+    lite.add(1)
+    waiting = lite.source().backlog({})
+    assert (waiting.amount, waiting.lag_seconds) == (1, None)
+    lite.engine.dispose()
+
+
+def test_what_was_to_be_removed_stays_once_rows_are_to_be_kept(lite: Lite) -> None:
+    lite.add(1)
+    checkpoint = lite.source().fetch_changes({}, 10).next_checkpoint
+    lite.source(retention=None).acknowledge(checkpoint)
+    lite.source().acknowledge({"removed": {}})
+    assert lite.keys() == ["1"]
+    lite.source().acknowledge(checkpoint)
+    assert lite.keys() == []
+
+
+def test_rows_that_are_still_there_are_news_only_where_nothing_else_is(
+    lite: Lite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That alone is written to the checkpoint, so that a tick which delivers nothing removes them."""
+    monkeypatch.setattr("azure_functions_db.sources.outbox.rows._SEARCHED_ROWS", 2)
+    share = lite.source(partition=(0, 2))
+    partition: Any = share._rows.partition
+    mine = [key for key in range(40) if partition.takes([str(key)])]
+    others = [key for key in range(40) if key not in mine]
+    lite.add(mine[0], mine[1], *others[:5])
+    first = share.fetch_changes({}, 1)
+    second = share.fetch_changes(first.next_checkpoint, 1)
+    searching = share.fetch_changes(second.next_checkpoint, 1)
+    assert [(keys_of(page), page.more) for page in (second, searching)] == [([str(mine[1])], True), ([], True)]
+    idle = share.fetch_changes(searching.next_checkpoint, 1)
+    is_news = ["removing_since" in page.next_checkpoint for page in (first, second, searching, idle)]
+    assert is_news == [False, False, False, True]
+    lite.run(f"DELETE FROM outbox WHERE aggregateid IN ({','.join(repr(str(key)) for key in others)})")
+    last = share.fetch_changes(first.next_checkpoint, 2)
+    assert (keys_of(last), last.more, "removing_since" in last.next_checkpoint) == ([str(mine[1])], False, False)
+
+
+def test_rows_that_others_have_removed_are_not_missed(lite: Lite) -> None:
+    lite.add(1)
+    kept = lite.source(retention=dt.timedelta(hours=1))
+    checkpoint = kept.fetch_changes({}, 10).next_checkpoint
+    lite.run("DELETE FROM outbox")
+    assert kept.fetch_changes(checkpoint, 10).records == []
+
+
+def test_rows_that_are_not_to_be_kept_go_whatever_their_clock_says(lite: Lite) -> None:
+    lite.add(1)
+    lite.run("UPDATE outbox SET created_at = '2999-01-01 00:00:00.000'")
+    lite.source().acknowledge(lite.source().fetch_changes({}, 10).next_checkpoint)
+    assert lite.keys() == []
+
+
+def test_rows_are_left_where_late_commits_cannot_be_seen_and_that_is_said_once(
+    lite: Lite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lite.add(1, 2)
+    seen = lite.source().fetch_changes({}, 1).next_checkpoint
+    monkeypatch.setattr(OutboxRows, "is_safe", False)
+    reader = lite.source().open()
+    checkpoint = reader.fetch_changes(seen, 1).next_checkpoint
+    reader.fetch_changes(seen, 1)
+    reader.acknowledge(checkpoint)
+    assert lite.keys() == ["1", "2"]
+    assert caplog.text.count("leaves delivered rows") == 1
+
+
+def test_rows_that_were_delivered_safely_go_even_if_late_commits_are_no_longer_seen(
+    lite: Lite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lite.add(1)
+    seen = lite.source().fetch_changes({}, 10).next_checkpoint
+    monkeypatch.setattr(OutboxRows, "is_safe", False)
+    reader = lite.source().open()
+    reader.acknowledge(reader.fetch_changes(seen, 10).next_checkpoint)
+    assert lite.keys() == []
+
+
+def test_rows_may_be_removed_only_where_late_commits_are_seen(lite: Lite, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = lite.source()._rows
+    assert rows.is_safe
+    monkeypatch.setattr(SqlAlchemySource, "grade", lambda _self: "none")
+    assert not rows.is_safe
+
+
+class HeldBack:
+    """Rows of an outbox of which none may be read yet; it counts what it is asked."""
+
+    def __init__(self, *, more: bool) -> None:
+        self._more = more
+        self.pages = self.horizons = 0
+
+    def page(self, _checkpoint: Any, _limit: int) -> Page:
+        self.pages += 1
+        return Page(FetchResult([], {}, self._more), 0)
+
+    def horizon(self, _checkpoint: Any) -> object:
+        self.horizons += 1
+        return object()
+
+    def changes(self, result: FetchResult, *_: object) -> FetchResult:
+        return result
+
+    def reader(self) -> OutboxReader:
+        clock = itertools.count()
+        rows: Any = self
+        return OutboxReader(rows, None, 3, lambda: next(clock), lambda _seconds: None)
+
+
+def test_rows_that_are_held_back_are_waited_for_once_in_a_tick() -> None:
+    rows = HeldBack(more=False)
+    reader = rows.reader()
+    reader.fetch_changes({}, 10)
+    assert (rows.pages, rows.horizons) == (3, 3)
+    reader.fetch_changes({}, 10)
+    assert (rows.pages, rows.horizons) == (4, 3)
+
+
+def test_nobody_is_waited_for_where_more_can_be_read() -> None:
+    rows = HeldBack(more=True)
+    rows.reader().fetch_changes({}, 10)
+    assert (rows.pages, rows.horizons) == (1, 0)
+
+
+def test_who_looks_has_the_table_looked_at_only(lite: Lite, monkeypatch: pytest.MonkeyPatch) -> None:
+    lite.add(1)
+    looks: list[Any] = []
+    look = KeysetReader.look
+
+    def counted(reader: KeysetReader, checkpoint: Any, limit: int) -> FetchResult:
+        looks.append((checkpoint, limit))
+        return look(reader, checkpoint, limit)
+
+    monkeypatch.setattr(KeysetReader, "look", counted)
+    assert keys_of(lite.source().open().look({}, 10)) == ["1"]
+    assert looks == [({}, 10)]
+    lite.source().fetch_changes({}, 10)
+    assert len(looks) == 1, "a tick waits for late commits"
+
+
+@pytest.mark.parametrize(("kind", "stored"), [(Uuid(), uuid.UUID), (Uuid(as_uuid=False), str), (String(), str)])
+def test_an_id_is_stored_as_its_column_takes_it(kind: Any, stored: type) -> None:
+    given = uuid.uuid4()
+    value = _as_stored(given, "id", Column("id", kind))
+    assert (type(value), str(value)) == (stored, str(given))
+
+
+def test_who_keeps_every_row_remembers_nothing_to_remove(lite: Lite) -> None:
+    lite.add(1)
+    page = lite.source(retention=None).fetch_changes({}, 10)
+    assert "removed" not in page.next_checkpoint
+    assert "removed" not in lite.source(retention=None).fetch_changes(page.next_checkpoint, 10).next_checkpoint
+    assert "removed" in lite.source().fetch_changes({}, 10).next_checkpoint
+
+
+def test_every_row_up_to_the_end_goes_however_few_were_expected(lite: Lite) -> None:
+    lite.add(1, 2, 3, 4)
+    source = lite.source()
+    end = source.fetch_changes({}, 3).next_checkpoint["cursor"]
+    assert source._removal(dt.timedelta(0)).between({}, end, 1) == end
+    assert lite.keys() == ["4"]
+
+
+def test_an_outbox_that_was_cleared_up_is_no_news(lite: Lite) -> None:
+    lite.add(1)
+    reader = lite.source().open()
+    delivered = reader.fetch_changes({}, 10).next_checkpoint
+    assert "removing_since" in lite.source().fetch_changes(delivered, 10).next_checkpoint, "the row is still there"
+    reader.acknowledge(delivered)
+    assert "removing_since" not in lite.source().fetch_changes(delivered, 10).next_checkpoint
+
+
+def test_rows_that_the_database_does_not_let_go_are_told(lite: Lite) -> None:
+    lite.add(1)
+    lite.run("CREATE TRIGGER keep BEFORE DELETE ON outbox BEGIN SELECT RAISE(ABORT, 'not these'); END")
+    reader = lite.source().open()
+    with pytest.raises(WriteError, match="Removing delivered rows of outbox"):
+        reader.acknowledge(reader.fetch_changes({}, 10).next_checkpoint)
+    assert lite.keys() == ["1"]
+
+
+def test_a_range_is_read_by_itself_whatever_was_read_before(lite: Lite) -> None:
+    lite.add(1, 2, 3, 4)
+    whole = lite.source()
+    assert (keys_of(whole.fetch_changes({}, 10)), whole.count_changes({})) == (["1", "2", "3", "4"], 4)
+    some = whole.ranged(2, 3)
+    assert (keys_of(some.fetch_changes({}, 10)), some.count_changes({})) == (["2", "3"], 2)
+    assert keys_of(whole.fetch_changes({}, 10)) == ["1", "2", "3", "4"]
+
+
+MYSQL = """CREATE TABLE outbox (
+	id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+	aggregatetype VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	aggregateid VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	type VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+	payload JSON,
+	headers JSON,
+	created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+	sequence BIGINT NOT NULL AUTO_INCREMENT,
+	PRIMARY KEY (sequence),
+	UNIQUE (id)
+);"""
+
+
+@pytest.mark.parametrize("dialect", ["mysql", "mariadb"])
+def test_the_ddl_of_mysql_tells_keys_apart_by_their_bytes(dialect: str) -> None:
+    assert Outbox().ddl(dialect) == MYSQL
+
+
+def test_a_table_that_lacks_columns_is_told_with_the_cure(sqlite_database: str) -> None:
+    lite = Lite(sqlite_database)
+    lite.run("ALTER TABLE outbox DROP COLUMN headers")
+    with pytest.raises(SourceConfigurationError, match="lacks headers: run `azfdb outbox create`"):
+        lite.source().validate()
+    lite.engine.dispose()
+
+
+def test_a_table_that_numbers_its_rows_gets_no_id_from_us(sqlite_database: str) -> None:
+    engine = create_engine(sqlite_database)
+    with engine.begin() as connection:
+        names = "number integer PRIMARY KEY, aggregatetype text, aggregateid text, payload text"
+        connection.exec_driver_sql(f"CREATE TABLE outbox ({names})")
+        parts: dict[str, str | None] = {"id": "number", "sequence": "number"}
+        parts |= dict.fromkeys(("type", "headers", "created_at", "position"))
+        Outbox(columns=parts).add(connection, topic="a", key=1, payload=None)
+        assert connection.exec_driver_sql("SELECT number FROM outbox").scalars().all() == [1]
+    engine.dispose()

@@ -101,6 +101,26 @@ def test_a_message_that_was_cut_short_or_goes_on_is_refused(values: list[Value],
             decoded(wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"I\0\0\0\1O" + encoded_row([b"1"]),
+        b"U\0\0\0\1X" + encoded_row([b"1"]),
+        b"U\0\0\0\1K" + encoded_row([b"1"]) + b"O" + encoded_row([b"2"]),
+        b"D\0\0\0\1N" + encoded_row([b"1"]),
+        b"I\0\0\0\1N\0\1b",
+        b"T\0\0\0\2\0\0\0\0\1",
+    ],
+)
+def test_a_row_that_is_not_marked_as_what_it_should_be_is_refused(wrong: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        decoded(wrong)
+
+
+def test_a_table_without_a_schema_is_one_of_the_server() -> None:
+    assert decoded(b"R\0\0\0\1\0pg_class\0d\0\0") == Relation(1, "pg_catalog", "pg_class", "d", ())
+
+
 @given(LSNS)
 def test_places_are_written_as_postgresql_does(lsn: int) -> None:
     assert lsn_of(lsn_text(lsn)) == lsn

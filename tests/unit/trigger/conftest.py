@@ -10,4 +10,5 @@ def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Let everything be shown with the compiled loops, and without."""
     if request.param == "plain":
         monkeypatch.setattr(events, "speedups", None)
+        monkeypatch.setattr(events.RowChange, "event_id", events._plain_event_id)
         monkeypatch.setattr(normalizers, "speedups", None)

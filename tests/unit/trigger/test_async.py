@@ -209,6 +209,28 @@ def test_a_handler_that_ignores_its_cancellation_is_not_committed_either() -> No
     asyncio.run(main())
 
 
+def test_a_tick_that_fails_after_it_was_cancelled_was_cancelled() -> None:
+    async def main() -> None:
+        started, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        class Failing(ListSource):
+            def fetch(self, cursor: Any, batch_size: int) -> Any:
+                loop.call_soon_threadsafe(started.set)
+                assert go_on.wait(30)
+                raise OSError("gone")
+
+        tick = asyncio.create_task(poller(Failing()).run_async(timer=None, handler=print))
+        await started.wait()
+        tick.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await tick
+
+    asyncio.run(main())
+
+
 def test_a_plain_handler_of_a_cancelled_tick_is_not_committed() -> None:
     async def main() -> None:
         store, started, go_on = PlainStore(), asyncio.Event(), threading.Event()

@@ -8,6 +8,7 @@ import math
 import sys
 import unicodedata
 from decimal import Decimal
+from ipaddress import IPv4Address
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -16,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azure_functions_db.core.types import Operation, SourceDescriptor
+from azure_functions_db.core.types import Change, Operation, SourceDescriptor
 from azure_functions_db.trigger import events
 from azure_functions_db.trigger.events import Identities, RowChange, byte_form
+from azure_functions_db.trigger.normalizers import ChangeNormalizer
 
 SOURCE = SourceDescriptor("orders", "sqlalchemy", "sha256:0")
 NOON = dt.datetime(2026, 4, 7, 1, 23, 45, 123456, dt.UTC)
@@ -48,6 +50,7 @@ WRITTEN: list[tuple[Any, bytes]] = [
     ("é 名 😀", b"'\xc3\xa9 \xe5\x90\x8d \xf0\x9f\x98\x80'"),
     ("nbsp\xa0 soft\xad zero\u200b line\u2028 bom\ufeff", b"'nbsp\\xa0 soft\\xad zero\\u200b line\\u2028 bom\\ufeff'"),
     ("\ud800 lone", b"'\\ud800 lone'"),
+    ("\uffff last, \U00010000 first of the others", b"'\\uffff last, \xf0\x90\x80\x80 first of the others'"),
     (
         "\U000e0001 tag, \u0378 unassigned, \U0001fae8 of Unicode 15",
         b"'\\U000e0001 tag, \\u0378 unassigned, \\U0001fae8 of Unicode 15'",
@@ -79,6 +82,10 @@ WRITTEN: list[tuple[Any, bytes]] = [
     ((1,), b"1"),
     ((1, "a", None), b"1\x1f'a'\x1fNone"),
     (((1, (b"x", 2.5)), dt.date(2026, 1, 1)), b"1\x1fb'x'\x1f2.5\x1fdatetime.date(2026, 1, 1)"),
+    (dt.time(1, 2, tzinfo=dt.UTC), b"datetime.time(1, 2, tzinfo=datetime.timezone.utc)"),
+    (dt.time(1, 2, fold=1), b"datetime.time(1, 2, fold=1)"),
+    (dt.timedelta(hours=1), b"datetime.timedelta(seconds=3600)"),
+    (IPv4Address("10.0.0.1"), b"IPv4Address('10.0.0.1')"),
 ]
 
 
@@ -110,6 +117,26 @@ def test_an_id_is_what_it_was(op: Operation, cursor: Any, pk: dict[str, Any], ev
     assert RowChange(None, op, SOURCE, cursor, pk).event_id == event_id
 
 
+@pytest.mark.usefixtures("loops")
+def test_a_change_without_a_key_has_an_id_too() -> None:
+    assert (
+        RowChange(None, "upsert", SOURCE, 1, {}).event_id
+        == hashlib.sha256(b"orders\x1fsha256:0\x1fupsert\x1f1\x1f").hexdigest()
+    )
+
+
+@pytest.mark.usefixtures("loops")
+def test_moments_beyond_the_calendar_of_utc_have_ids_of_their_own() -> None:
+    east, west = (dt.timezone(dt.timedelta(hours=hours)) for hours in (14, -12))
+    moments = [
+        *(dt.datetime(1, 1, 1, hour, tzinfo=east) for hour in (0, 1)),
+        *(dt.datetime(9999, 12, 31, hour, tzinfo=west) for hour in (22, 23)),
+        dt.datetime(9999, 12, 31, 22, tzinfo=dt.UTC),
+    ]
+    ids = Identities(SOURCE, ["upsert"] * 5, (moments, moments)).make()
+    assert len(set(ids)) == 5
+
+
 _VALUES = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.datetimes(), st.dates()),
     *(st.times(), st.decimals(), st.uuids(), st.datetimes(timezones=st.timezones())),
@@ -120,15 +147,35 @@ _VALUES = st.one_of(
 @given(st.lists(st.tuples(_VALUES, st.one_of(_VALUES, st.tuples(_VALUES, _VALUES))), min_size=1))
 def test_many_ids_at_once_are_those_of_one_by_one(changes: list[tuple[Any, Any]]) -> None:
     cursors, keys = [cursor for cursor, _ in changes], [key for _, key in changes]
-    at_once = Identities(SOURCE, ["upsert"] * len(changes), cursors, keys).make()
-    assert at_once == [Identities(SOURCE, ["upsert"], [cursor], [key]).make()[0] for cursor, key in changes]
+    at_once = Identities(SOURCE, ["upsert"] * len(changes), (cursors, keys)).make()
+    assert at_once == [Identities(SOURCE, ["upsert"], ([cursor], [key])).make()[0] for cursor, key in changes]
+
+
+@pytest.mark.usefixtures("loops")
+def test_each_of_many_operations_has_ids_of_its_own() -> None:
+    operations: list[Operation] = ["insert", "update", "delete", "update"]
+    at_once = Identities(SOURCE, operations, ([1, 2, 3, 4], [1, 2, 3, 4])).make()
+    one_by_one = [RowChange(None, op, SOURCE, n, {"id": n}).event_id for n, op in enumerate(operations, 1)]
+    assert at_once == one_by_one
+
+
+@pytest.mark.usefixtures("loops")
+def test_a_change_is_told_from_others_by_its_position() -> None:
+    changes = [
+        Change("insert", "0/1A-1", {"id": 1}, {"id": 1}),
+        Change("delete", "0/1A-2", {"id": 1}, None),
+    ]
+    assert [event.event_id for event in ChangeNormalizer().batch(changes, SOURCE, {})] == [
+        hashlib.sha256(b"orders\x1fsha256:0\x1finsert\x1f\x1e0/1A-1").hexdigest(),
+        hashlib.sha256(b"orders\x1fsha256:0\x1fdelete\x1f\x1e0/1A-2").hexdigest(),
+    ]
 
 
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("texts", [["a", "b"], ["a", "it's"], ["é", "a\nb"], ["", ""], ["😀", "x"], ["\\", "'"]])
 def test_texts_at_once_are_those_of_one_by_one(texts: list[str]) -> None:
-    at_once = Identities(SOURCE, ["upsert"] * len(texts), texts, [(text, 1) for text in texts]).make()
-    assert at_once == [Identities(SOURCE, ["upsert"], [text], [(text, 1)]).make()[0] for text in texts]
+    at_once = Identities(SOURCE, ["upsert"] * len(texts), (texts, texts, [1] * len(texts))).make()
+    assert at_once == [Identities(SOURCE, ["upsert"], ([text], [(text, 1)])).make()[0] for text in texts]
 
 
 @pytest.mark.usefixtures("loops")
@@ -137,9 +184,13 @@ def test_moments_at_once_have_their_form_whatever_python_pickles_them_to(
     monkeypatch: pytest.MonkeyPatch, *, alike: bool
 ) -> None:
     monkeypatch.setattr(events, "_IS_REDUCED_ALIKE", alike)
-    moments = [NOON, dt.datetime.min, dt.datetime.max.replace(fold=1)]  # noqa: DTZ901 - with and without a zone
-    for moment in moments:
-        assert Identities(SOURCE, ["upsert"], [moment], [1]).make() == [_id_of(moment)]
+    if not alike:
+        monkeypatch.setattr(events, "_reduced", lambda _moment: (dt.datetime, (b"another form",)))
+    plain = [dt.datetime.min, dt.datetime.max.replace(fold=1)]  # noqa: DTZ901 - times without a zone
+    elsewhere = NOON.astimezone(ZoneInfo("Europe/Berlin"))
+    for moments in (plain, [NOON, NOON], [NOON, *plain], [NOON, elsewhere], [elsewhere, *plain, NOON]):
+        at_once = Identities(SOURCE, ["upsert"] * len(moments), (moments, [1] * len(moments))).make()
+        assert at_once == [_id_of(moment) for moment in moments]
 
 
 def _id_of(moment: dt.datetime) -> str:

@@ -4,6 +4,7 @@ import copy
 import datetime as dt
 import json
 import pickle
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from importlib.resources import files
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from referencing import Registry, Resource
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
 from azure_functions_db.core.types import SourceDescriptor
+from azure_functions_db.sources.mongo.log import Document
 from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.trigger.events import RowChange
 from azure_functions_db.trigger.normalizers import RecordNormalizer, normalized, normalizer_for
@@ -152,6 +154,23 @@ def test_events_that_a_trigger_hands_out_can_be_pickled_and_copied(attempts: int
     assert handed[0].after == {"id": 0, "version": 0}
 
 
+def test_an_event_is_no_other_thing() -> None:
+    assert change() != "e1"
+    assert change() != 1
+
+
+def test_a_pickled_event_has_metadata_of_its_own_kind() -> None:
+    assert type(pickle.loads(pickle.dumps(change(metadata={"batch_id": "b"}))).metadata) is dict
+
+
+@pytest.mark.parametrize("cursor", [7, NOON.replace(tzinfo=None), "2026-04-07"])
+def test_a_cloudevent_happened_when_it_was_read_where_its_cursor_tells_no_moment(cursor: Any) -> None:
+    read_at = change(cursor=cursor, metadata={"fetched_at": NOON}).to_cloudevent()
+    assert read_at["time"] == "2026-04-07T12:00:00.123456Z"
+    assert "time" not in change(cursor=cursor).to_cloudevent()
+    assert "subject" not in change(pk={}).to_cloudevent(), "nobody knows of what"
+
+
 def test_an_event_can_be_taken_apart_by_a_match() -> None:
     match change(op="delete"):
         case RowChange(op="delete", pk={"id": key}):
@@ -242,6 +261,56 @@ def test_a_handler_may_take_the_row_apart() -> None:
     assert event.cursor == NOON
     event.pk.clear()  # type: ignore[attr-defined]
     assert event.event_id == untouched.event_id
+
+
+class Foreign(dict[str, Any]):
+    """A row of somebody else's own kind."""
+
+
+class Key(Mapping[str, Any]):
+    """A key that is nothing but a mapping."""
+
+    def __getitem__(self, name: str) -> int:
+        return {"id": 1}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("id",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+class TestRowsOfOnesOwn:
+    @pytest.mark.parametrize("kind", [dict, Document])
+    @pytest.mark.parametrize("odd", ["plain", "deep", "uncopyable"])
+    def test_what_is_done_to_a_row_stays_with_who_does_it(self, kind: type[dict[str, Any]], odd: str) -> None:
+        nested: list[Any] = []
+        for _ in range(10_000 if odd == "deep" else 1):
+            nested = [nested]
+        row = kind(id=1, nested=nested, document={"lines": [{"sku": "a"}]}, tags={"new"})
+        if odd == "uncopyable":
+            row["file"] = memoryview(b"content")
+        own: Any = change(after=row).with_own_rows().after
+        assert type(own) is kind
+        own["document"]["lines"][0]["sku"] = "b"
+        own["document"]["more"] = True
+        own["tags"].add("old")
+        own["id"] = 2
+        assert (row["id"], row["document"], row["tags"]) == (1, {"lines": [{"sku": "a"}]}, {"new"})
+
+    def test_nothing_that_a_handler_cannot_change_is_copied(self) -> None:
+        content = memoryview(b"content")
+        own: Any = change(after={"file": content}).with_own_rows().after
+        assert own["file"] is content
+
+    def test_a_foreign_row_stays_what_it_is(self) -> None:
+        foreign = Foreign(id=1)
+        assert change(after=foreign).with_own_rows().after is foreign
+
+    def test_a_key_stays_of_its_kind_or_becomes_a_dict(self) -> None:
+        own = change(pk=Document(id=1)).with_own_rows().pk
+        assert (own, type(own)) == ({"id": 1}, Document)
+        assert change(pk=Key()).with_own_rows().pk == {"id": 1}
 
 
 @pytest.mark.usefixtures("loops")

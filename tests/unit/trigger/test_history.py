@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azure_functions_db.trigger.batch import HOURS, MINUTES, Checkpoint, Sample, noted, samples
+from azure_functions_db.trigger.batch import HOURS, MINUTES, Checkpoint, Sample, Tier, noted, samples
 
 NOON = dt.datetime(2026, 4, 7, 12, tzinfo=dt.UTC)
 MOST = 8_000
@@ -34,15 +34,14 @@ def test_the_lag_stays_what_it_was_where_a_failure_knows_none() -> None:
     assert samples(history, MINUTES) == [(NOON, Sample(failures=1, lag_seconds=9))]
 
 
-def test_minutes_are_kept_for_an_hour_and_hours_for_a_week() -> None:
+@pytest.mark.parametrize("tier", [MINUTES, HOURS], ids=["minutes for an hour", "hours for a week"])
+def test_what_was_done_is_kept_for_as_many_slots_as_are_read(tier: Tier) -> None:
     history: Any = None
-    for minute in range(10 * 24 * 60):
-        history = noted(history, NOON + minutes(minute), Sample(rows=1))
-        assert all(history[tier.name].count(";") < tier.slots for tier in (MINUTES, HOURS)), "no more than is read"
-    last = NOON + minutes(10 * 24 * 60 - 1)
-    assert [at for at, _ in samples(history, MINUTES)] == [last - minutes(back) for back in range(59, -1, -1)]
-    in_hours = samples(history, HOURS)
-    assert (len(in_hours), {sample.rows for _, sample in in_hours}) == (168, {60})
+    moments = [NOON + dt.timedelta(seconds=number * tier.seconds) for number in range(tier.slots + 30)]
+    for moment in moments:
+        history = noted(noted(history, moment, Sample(rows=1)), moment, Sample(rows=2))
+        assert history[tier.name].count(";") < tier.slots, "no more than is read"
+    assert samples(history, tier) == [(moment, Sample(rows=3)) for moment in moments[-tier.slots :]]
 
 
 def test_a_clock_that_goes_back_loses_nothing() -> None:

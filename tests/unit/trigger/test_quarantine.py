@@ -51,6 +51,29 @@ class Sink:
         self.rows.pop(event_id, None)
 
 
+@dataclass
+class TakingBack(Sink):
+    """Can take back what a batch has put aside; while it hangs, what it was asked takes effect later."""
+
+    hangs: bool = False
+    late: list[tuple[str, str]] = field(default_factory=list)
+
+    def remove(self, poller_name: str, event_id: str) -> None:
+        raise AssertionError("a removal that takes effect late would take what came since")
+
+    def take_back(self, poller_name: str, batch_id: str) -> None:
+        if self.hangs:
+            self.late.append((poller_name, batch_id))
+            raise TimeoutError
+        assert poller_name == "orders"
+        self.rows = {event_id: row for event_id, row in self.rows.items() if row.batch_id != batch_id}
+
+    def take_effect(self) -> None:
+        self.hangs = False
+        for asked in self.late:
+            self.take_back(*asked)
+
+
 class Choosy(Collected):
     """Fails on some ids, and on everything during an outage."""
 
@@ -617,17 +640,54 @@ def event_ids(source: Pages) -> list[str]:
     return [event.event_id for event in seen.batches[0]]
 
 
+def broken_off(store: MemoryStateStore, batch_id: str) -> dict[str, QuarantinedRow]:
+    """Leave the note of a batch that was never committed; return its row in a quarantine, and one of another batch."""
+    lease = store.acquire_lease("orders", 60)
+    store.commit_checkpoint("orders", Checkpoint().noting(aside=batch_id).stored, lease)
+    store.release_lease("orders", lease)
+    return {"old": Elsewhere, "new": replace(Elsewhere, event_id="new", batch_id=batch_id)}
+
+
 def test_only_what_the_batch_itself_has_put_aside_is_taken_back() -> None:
     store = MemoryStateStore()
-    sink, source = Sink(store), ListSource(3)
-    unconfirmed = replace(Elsewhere, event_id="new", batch_id="batch_new")
-    sink.rows = {"old": Elsewhere, "new": unconfirmed}
-    noted = Checkpoint().noting(aside="batch_new")
-    lease = store.acquire_lease("orders", 60)
-    store.commit_checkpoint("orders", noted.stored, lease)
-    store.release_lease("orders", lease)
-    assert run(poller(source, store, quarantine=sink), Collected()) == 3
+    sink = Sink(store, broken_off(store, "batch_new"))
+    assert run(poller(ListSource(3), store, quarantine=sink), Collected()) == 3
     assert sink.rows == {"old": Elsewhere}
+
+
+def test_a_sink_that_can_take_back_is_asked_for_the_batch_and_for_nothing_else() -> None:
+    store = MemoryStateStore()
+    sink = TakingBack(store, broken_off(store, "batch_new"))
+    assert run(poller(ListSource(3), store, quarantine=sink), Collected()) == 3
+    assert sink.rows == {"old": Elsewhere}
+    assert "aside" not in store.load_checkpoint("orders")["metadata"]
+
+
+def test_a_note_that_was_read_after_the_lease_was_lost_takes_nothing_back() -> None:
+    """It may be that of the next holder, who is about to commit."""
+    clock, memory = [0.0], MemoryStateStore()
+    sink = TakingBack(memory, broken_off(memory, "batch_new"))
+
+    class Paused(PlainStore):
+        def load_checkpoint(self, poller_name: str) -> CheckpointJson:
+            clock[0] += 1000
+            return super().load_checkpoint(poller_name)
+
+    trigger = poller(ListSource(3), Paused(memory), quarantine=sink, monotonic=lambda: clock[0])
+    fails(trigger, Collected(), error=LostLeaseError)
+    assert list(sink.rows) == ["old", "new"]
+
+
+def test_a_row_that_was_put_aside_anew_outlives_a_removal_that_was_given_up() -> None:
+    store, handler = MemoryStateStore(), Choosy(1)
+    sink = TakingBack(store, broken_off(store, "batch_new"), hangs=True)
+    trigger = poller(ListSource(3), store, quarantine=sink, max_attempts=1)
+    fails(trigger, handler, error=CommitError)
+    assert (handler.calls, len(sink.rows)) == (0, 2), "what was put aside must be gone before its rows come again"
+    sink.hangs = False
+    assert run(trigger, handler) == 2
+    sink.take_effect()
+    assert [row.event.get("pk") for row in sink.rows.values()] == [None, {"id": 1}], "the checkpoint has passed it"
 
 
 def test_a_part_of_a_search_that_is_handled_in_part_loses_nothing(store: Any, sink: Sink) -> None:

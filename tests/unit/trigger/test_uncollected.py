@@ -1,4 +1,4 @@
-"""Garbage collection is put off while the events of a page are made ahead, and goes on afterwards whatever happens."""
+"""Garbage collection is put off while the events of a page are made, and goes on afterwards whatever happens."""
 
 from __future__ import annotations
 

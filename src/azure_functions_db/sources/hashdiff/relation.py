@@ -18,13 +18,14 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from azure_functions_db.core.errors import SerializationError, SourceConfigurationError
+from azure_functions_db.core.errors import FetchError, SerializationError, SourceConfigurationError
 from azure_functions_db.core.types import Finding
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.page import is_undecodable
 from azure_functions_db.sources.keyset.plan import typed_parameter
 from azure_functions_db.sources.keyset.shape import bound_text
 from azure_functions_db.sources.keyset.values import header_of
+from azure_functions_db.sql.own_tables import own_types
 from azure_functions_db.sql.transactions import driver_errors
 
 if TYPE_CHECKING:
@@ -176,17 +177,17 @@ class Relation:
     @cached_property
     def _digest(self) -> ColumnElement[Any]:
         from sqlalchemy import BigInteger, cast, func, literal_column
-        from sqlalchemy.dialects import mysql, postgresql
 
+        own = own_types(self.dialect.name)
         match self.dialect.name:
             case "postgresql":
                 bits = literal_column("'x'").op("||")(func.substr(self._hash, 1, 16))
-                return func.bit_xor(cast(cast(bits, postgresql.BIT(64)), BigInteger))
+                return func.bit_xor(cast(cast(bits, own.BIT(64)), BigInteger))
             case "sqlite":
                 return func.azfdb_digest(*_in_parts([self.shape.column(name) for name in self.columns]))
             case _:
                 number = func.conv(func.left(self._hash, 16), 16, 10)
-                return func.bit_xor(cast(number, mysql.INTEGER(unsigned=True)))
+                return func.bit_xor(cast(number, own.INTEGER(unsigned=True)))
 
     def digest(self, connection: Connection, start: Key | None, end: Key | None) -> tuple[int, int]:
         """Return how many rows a range has, and the sum of their hashes."""
@@ -289,34 +290,50 @@ class Relation:
         self, connection: Connection, statement: Callable[[bool], Select[Any]], reason: str
     ) -> dict[Key, FoundRow]:
         """Read rows among which are some that Python cannot hold: these as texts, and marked."""
-        found = self._read_rows(connection, statement(True))
-        for key, row in found.items():
+        found: dict[Key, FoundRow] = {}
+        with self._reading_keys():
+            rows = self._read_rows(connection, statement(True), texts=True)
+        for key, row in rows.items():
             try:
-                found[key] = self._read_rows(connection, self._with_keys(self._shown(texts=False), [key]))[key]
+                alone = self._read_rows(connection, self._with_keys(self._shown(texts=False), [key]))
             except Exception as error:
                 if not is_undecodable(error):
                     raise
                 row.failure = SerializationError(f"A value of the row cannot be decoded ({reason})")
+                alone = {key: row}
+            if key in alone:  # or else it was deleted meanwhile
+                found[key] = alone[key]
         return found
 
-    def _read_rows(self, connection: Connection, statement: Select[Any]) -> dict[Key, FoundRow]:
+    def _read_rows(self, connection: Connection, statement: Select[Any], *, texts: bool = False) -> dict[Key, FoundRow]:
         with connection.execute(statement) as result, driver_errors(connection):
             cursor: Any = result.cursor
             header, rows = header_of(self.dialect, cursor.description), cursor.fetchall()
-        converters = [self._converter(name, code) for name, code in zip(self.columns, header.codes, strict=False)]
+        converters = [
+            (None if name in self.keys else values.text_of) if texts else self._converter(name, code)
+            for name, code in zip(self.columns, header.codes, strict=False)
+        ]
         places = [self.columns.index(name) for name in self.keys]
-        found = {}
-        for row in rows:
-            record = {
-                name: value if convert is None else convert(value)
-                for name, value, convert in zip(self.columns, row, converters, strict=False)
-            }
-            found[tuple(values.storable(row[place]) for place in places)] = FoundRow(
-                record, bytes.fromhex(_text(row[-1]))
-            )
+        keys = [tuple(values.storable(row[place]) for place in places) for row in rows]
+        hashes = (bytes.fromhex(_text(row[-1])) for row in rows)
+        found = dict(zip(keys, map(FoundRow, self._records(rows, converters), hashes), strict=True))
         if len(found) < len(rows):
-            raise self._doubled([tuple(values.storable(row[place]) for place in places) for row in rows])
+            raise self._doubled(keys)
         return found
+
+    def _records(self, rows: Sequence[Any], converters: Sequence[Callable[[Any], Any] | None]) -> list[RawRecord]:
+        try:
+            return [self._record(row, converters) for row in rows]
+        except values.UNCONVERTIBLE:
+            # SQLite keeps any value in any column: one that is not of the declared type is handed out as it is.
+            lenient = [convert and values.lenient(convert) for convert in converters]
+            return [self._record(row, lenient) for row in rows]
+
+    def _record(self, row: Sequence[Any], converters: Sequence[Callable[[Any], Any] | None]) -> RawRecord:
+        return {
+            name: value if convert is None else convert(value)
+            for name, value, convert in zip(self.columns, row, converters, strict=False)
+        }
 
     def _between(self, shown: Sequence[ColumnElement[Any]], start: Key | None, end: Key | None) -> Select[Any]:
         from sqlalchemy import select
@@ -363,9 +380,22 @@ class Relation:
 
     def _fetched(self, connection: Connection, statement: Select[Any]) -> Sequence[Any]:
         """Return the driver's own tuples: a position holds values from before any processing."""
-        with connection.execute(statement) as result, driver_errors(connection):
+        with self._reading_keys(), connection.execute(statement) as result, driver_errors(connection):
             cursor: Any = result.cursor
             return cursor.fetchall()  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _reading_keys(self) -> Iterator[None]:
+        """Say so where a key cannot be read: nothing else is read meanwhile that Python may not be able to hold."""
+        try:
+            yield
+        except Exception as error:
+            if not is_undecodable(error):
+                raise
+            raise FetchError(
+                f"A row has a key ({', '.join(self.keys)}) that Python cannot hold ({type(error).__name__}): the "
+                "poller cannot get past it. Correct the row, or leave it out with where="
+            ) from error
 
     def _doubled(self, keys: Sequence[Key]) -> SourceConfigurationError:
         seen: set[Key] = set()
@@ -417,10 +447,22 @@ def _in_parts(columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]]
     """Return the arguments of a function of SQLite: of many columns, all but the last ones hashed before."""
     from sqlalchemy import func
 
-    shown = list(columns)
+    shown = list(map(_as_argument, columns))
     while len(shown) > _ARGUMENTS:
-        shown = [func.azfdb_hash(*shown[:_ARGUMENTS]), *shown[_ARGUMENTS:]]
+        shown = [_as_argument(func.azfdb_hash(*shown[:_ARGUMENTS])), *shown[_ARGUMENTS:]]
     return shown
+
+
+def _as_argument(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a column as Python is to get it: SQLite's texts may be no UTF-8, and come as bytes; bytes come as text."""
+    from sqlalchemy import LargeBinary, case, cast, func, literal_column
+
+    return case(
+        (literal_column("'text'"), cast(column, LargeBinary())),
+        (literal_column("'blob'"), func.hex(column)),
+        value=func.typeof(column),
+        else_=column,
+    )
 
 
 def _may_be_long(kind: Any) -> bool:
@@ -455,7 +497,7 @@ def _text(value: Any) -> str:
 
 
 def _sqlite_hash(*parts: Any) -> str:
-    """Return the hash of a row's values, each with its type and its length."""
+    """Return the hash of a row's values, each with its type and its length; they come as `_as_argument` has them."""
     written = bytearray()
     for part in parts:
         if part is None:
@@ -464,11 +506,11 @@ def _sqlite_hash(*parts: Any) -> str:
             written += b"i%d;" % part
         elif isinstance(part, float):
             written += b"f" + struct.pack(">d", part)
-        elif isinstance(part, str):
-            text = part.encode()
-            written += b"t%d:" % len(text) + text
+        elif isinstance(part, bytes):
+            written += b"t%d:" % len(part) + part
         else:
-            written += b"b%d:" % len(part) + part
+            content = bytes.fromhex(part)
+            written += b"b%d:" % len(content) + content
     return hashlib.md5(written, usedforsecurity=False).hexdigest()
 
 

@@ -20,8 +20,7 @@ from azure_functions_db.core.errors import FetchError, PositionLostError, Source
 from azure_functions_db.core.serializers import deserialize_part, serialize_part
 from azure_functions_db.sql.engine import engine_getter
 from azure_functions_db.sql.failures import is_schema_change, is_transient, reason_of
-from azure_functions_db.sql.own_tables import OwnTable, exact_text
-from azure_functions_db.sql.transactions import outside_transactions
+from azure_functions_db.sql.own_tables import OwnTable, exact_text, own_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -338,10 +337,9 @@ class SqlSnapshots:
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            with outside_transactions():
-                self._own.ensure()
-                with self._own.engine.begin() as connection:
-                    yield connection
+            self._own.ensure()
+            with self._own.engine.begin() as connection:
+                yield connection
         except SQLAlchemyError as error:
             if is_schema_change(error):
                 raise SourceConfigurationError(
@@ -352,14 +350,14 @@ class SqlSnapshots:
             ) from error
 
 
-def _columns() -> list[Column[Any]]:
+def _columns(dialect: str) -> list[Column[Any]]:
     from sqlalchemy import Column, LargeBinary
-    from sqlalchemy.dialects import mysql
 
+    content = own_types(dialect).LONGBLOB() if dialect in {"mysql", "mariadb"} else LargeBinary()
     return [
-        Column("snapshot", exact_text(200, charset="ascii"), primary_key=True),
-        Column("name", exact_text(100, charset="ascii"), primary_key=True),
-        Column("content", LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=False),
+        Column("snapshot", exact_text(200, dialect, charset="ascii"), primary_key=True),
+        Column("name", exact_text(100, dialect, charset="ascii"), primary_key=True),
+        Column("content", content, nullable=False),
     ]
 
 

@@ -40,7 +40,7 @@ from azure_functions_db.sql.engine import default_provider
 from azure_functions_db.sql.reflection import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, Engine
 
@@ -114,15 +114,14 @@ class HashDiffSource:
         except ConfigurationError as error:
             raise SourceConfigurationError.of(error) from None
         _check_amounts(scan_interval_seconds, rows_per_tick, block_rows)
-        key = tuple(pk_columns) if not isinstance(pk_columns, str) else pk_columns
-        if not key:
+        if not pk_columns:
             raise SourceConfigurationError("pk_columns= needs at least one column: rows are told apart by their key")
         self._definition = defined(
             table=table,
             query=query,
             schema=schema,
-            cursor_column=key[0],
-            pk_columns=key,
+            cursor_column=pk_columns[0],
+            pk_columns=pk_columns,
             where=where,
             parameters=parameters,
             columns=columns,
@@ -252,7 +251,7 @@ class HashDiffSource:
             root, _ = self._start(checkpoint)
             scan = self._scan(relation, connection, root, Position(root.scan, 0))
             while not scan.is_at_end:
-                if share >= 1 or random.random() < share:  # noqa: S311 - a sample
+                if random.random() < share:  # noqa: S311 - a sample
                     yield scan.compare()
                 else:
                     scan.skip()
@@ -294,9 +293,9 @@ class HashDiffSource:
             if last is not None and (root, began) == (last.root, last.position):
                 scan.rest = last.rest
             scan.run(limit, most_rows)
-        if not scan.changes and not scan.is_dirty and not self._is_worth_noting(scan, began):
+        if not scan.is_dirty and not self._is_worth_noting(scan, began):  # a change would make it dirty
             return Fetched(FetchResult([], checkpoint, more=False), scan)
-        if scan.is_dirty or root.name is None:
+        if scan.is_dirty:
             scan.root = scan.following()
         following = self._checkpoint(scan)
         return Fetched(FetchResult(scan.changes, following, not scan.is_at_end, undecodable=scan.failures), scan)
@@ -557,10 +556,10 @@ class Difference:
     """Where the range ends that was looked at."""
     entries: dict[Key, Entry]
     """What the snapshot has of the block."""
-    hashes: dict[Key, bytes]
-    """What the table has in the range."""
     gone: list[Key]
     other: list[Key]
+    behind: Collection[Key] = ()
+    """The keys of the block that lie behind the range."""
     rows: dict[Key, FoundRow] | None = None
     """The rows themselves, where they were read at once."""
 
@@ -623,7 +622,8 @@ class Scan:
         difference = self._difference(block)
         due = self._due(difference)
         self.span = 0 if due else 1
-        self._replace(difference, {})
+        # A row that is gone is counted once, in however many parts its block is looked at.
+        self._replace(difference, dict.fromkeys(difference.gone), cuts=True)
         self._pass(1)
         return len(due)
 
@@ -704,14 +704,16 @@ class Scan:
         # Where one block has changed its neighbour may well have: it is compared at once, without being summed up.
         self.span = 0 if due else 1
         taken = self._taken(difference, due[:room])
-        self._replace(difference, taken)
-        if len(due) > room:
+        is_done = len(due) <= room
+        # Nobody can say on which side of a cut a key lies that is gone: a block is cut when all of its part was told.
+        self._replace(difference, taken, cuts=is_done)
+        if not is_done:
             self.position = Position(self.position.scan, self.position.place, due[room - 1])
             self.rest = difference
-        else:
-            self._pass(1)
-            if taken:
-                self._merge()
+            return
+        self._pass(1)
+        if taken:
+            self._merge()
 
     def _due(self, difference: Difference) -> list[tuple[int, Key]]:
         due = [(_DELETES, key) for key in difference.gone] + [(_UPSERTS, key) for key in difference.other]
@@ -722,11 +724,10 @@ class Scan:
         end = self.relation.boundary(self.connection, self._start, block.end, room)
         end = block.end if end is None else end
         rows = self.relation.rows_between(self.connection, self._start, end)
-        hashes = {key: row.hash for key, row in rows.items()}
-        self.looked_at += len(hashes)
+        self.looked_at += len(rows)
         # More rows than asked for have come if the database takes keys for the same: those are held back in key order.
-        keys = list(rows) if len(rows) <= room and self.position.passed is None else _by_key(rows)
-        return Difference(end, {}, hashes, [], keys, rows)
+        keys = list(rows) if len(rows) <= room else _by_key(rows)
+        return Difference(end, {}, [], keys, rows=rows)
 
     def _difference(self, block: Block) -> Difference:
         """Compare a block with its rows, or with as many as are twice a block where it has grown by more."""
@@ -736,24 +737,30 @@ class Scan:
         hashes = self.relation.hashes(self.connection, self._start, end)
         self.looked_at += len(hashes)
         other = [key for key, one in hashes.items() if key not in entries or entries[key].hash != one]
-        return Difference(end, entries, hashes, self._gone(block, entries, hashes), _by_key(other))
+        missing = [key for key in entries if key not in hashes]
+        inside, behind = self._found_again(missing, end, block.end)
+        gone = [key for key in missing if key not in inside and key not in behind]
+        return Difference(end, entries, _by_key(gone), _by_key(other), behind)
 
-    def _gone(self, block: Block, entries: Mapping[Key, Entry], hashes: Mapping[Key, bytes]) -> list[Key]:
-        """Return the keys that are nowhere in the table any more.
+    def _found_again(self, keys: Sequence[Key], end: Key | None, last: Key | None) -> tuple[set[Key], set[Key]]:
+        """Return which keys are in the table all the same: in the range that ends there, and behind it.
 
         A row is told to be deleted only after it was looked for by its key. It may have come back meanwhile, or be in
         the rest of a block that is looked at in parts; anywhere else, the database has begun to sort keys differently.
         """
-        missing = [key for key in entries if key not in hashes]
-        there = self.relation.existing(self.connection, missing, self._start, block.end) if missing else {}
-        strayed = next((key for key, is_inside in there.items() if not is_inside), None)
+        there = self.relation.existing(self.connection, keys, self._start, end)
+        outside = [key for key, is_inside in there.items() if not is_inside]
+        behind = dict.fromkeys(outside, False)
+        if end != last:
+            behind = self.relation.existing(self.connection, outside, end, last)
+        strayed = next((key for key, is_inside in behind.items() if not is_inside), None)
         if strayed is not None:
             raise PositionLostError(
                 f"The database sorts the key {strayed!r} to another place than when the snapshot was made: its "
                 "collation is another one, or a new version. Rebuild the key's index if its version has changed, then "
                 "reset the poller to the beginning to have every row delivered anew"
             )
-        return _by_key([key for key in missing if key not in there])
+        return there.keys() - set(outside), set(behind)
 
     def _taken(self, difference: Difference, due: Sequence[tuple[int, Key]]) -> dict[Key, Entry | None]:
         """Make the changes; return what the snapshot has of their keys from now on."""
@@ -790,15 +797,15 @@ class Scan:
     def _entries(self, block: Block) -> dict[Key, Entry]:
         return self.documents.block(block, self.fresh)
 
-    def _replace(self, difference: Difference, taken: Mapping[Key, Entry | None]) -> None:
+    def _replace(self, difference: Difference, taken: Mapping[Key, Entry | None], *, cuts: bool) -> None:
         """Put what is now known of the block at hand in its place; what lies behind the range becomes a block."""
         place, block = self.position.place, self.blocks[self.position.place]
         entries = difference.entries = _entries_after(difference.entries, taken)
-        if difference.end != block.end:
-            here = {key: entry for key, entry in entries.items() if key in difference.hashes}
-            rest = {key: entry for key, entry in entries.items() if key not in difference.hashes}
+        # Nobody can say it of a row either that went when its turn was over: what lies behind waits for the next scan.
+        if cuts and difference.end != block.end and entries.keys().isdisjoint(difference.gone):
+            here = {key: entry for key, entry in entries.items() if key not in difference.behind}
+            rest = {key: entry for key, entry in entries.items() if key in difference.behind}
             self.blocks[place : place + 1] = [self._made(difference.end, here), self._made(block.end, rest)]
-            difference.entries = here
         elif taken:
             self.blocks[place] = self._changed(block, entries, taken)
         else:
@@ -807,7 +814,7 @@ class Scan:
 
     def _changed(self, block: Block, entries: Mapping[Key, Entry], taken: Mapping[Key, Entry | None]) -> Block:
         """Return the block with other entries: written anew, or a further document where few of them are others."""
-        if not block.names or len(block.names) > _MOST_PARTS or len(taken) * 4 > len(entries):
+        if len(block.names) > _MOST_PARTS or len(taken) * 4 > len(entries):
             return self._made(block.end, entries)
         part = self._made(block.end, {key: entry or GONE for key, entry in taken.items()})
         return Block(block.end, len(entries), _digest(entries), (*block.names, *part.names))

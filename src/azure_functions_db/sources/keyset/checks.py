@@ -150,7 +150,7 @@ def _is_crowded(plan: Plan, connection: Connection) -> bool:
 
 def _takes_the_highest_and_one_more(plan: Plan, connection: Connection) -> bool:
     """Tell whether a trigger of SQLite makes the cursor out of the rows that happen to be there."""
-    if plan.dialect.name != "sqlite" or plan.definition.table is None:
+    if plan.dialect.name != "sqlite":
         return False
     triggers = text("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :name COLLATE NOCASE")
     highest = re.compile(rf"\bmax\s*\(\s*\W?{re.escape(plan.definition.cursor_column)}\W?\s*\)", re.IGNORECASE)

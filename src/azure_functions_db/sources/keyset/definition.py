@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from azure_functions_db.core.clocks import utc_moment
 from azure_functions_db.core.errors import ConfigurationError, SourceConfigurationError
 from azure_functions_db.core.serializers import serialize_part
 from azure_functions_db.sql.engine import parsed_url
@@ -261,7 +262,7 @@ def checked_query(text: str) -> str:
     ends = [token.start() for token in _TOKEN.finditer(text) if token["end"]]
     if not ends:
         return text
-    if len(ends) > 1 or not _says_something(text[: ends[0]]) or _says_something(text[ends[0] + 1 :]):
+    if not _says_something(text[: ends[0]]) or _says_something(text[ends[0] + 1 :]):
         raise SourceConfigurationError("query= must be one statement, with a semicolon at its end at most")
     return text[: ends[0]] + text[ends[0] + 1 :]
 
@@ -325,4 +326,4 @@ class Partition:
 
 def _zoneless(part: Any) -> Any:
     """Return a moment as it is in UTC: the session's time zone must not move a row to another share."""
-    return part.astimezone(dt.UTC) if isinstance(part, dt.datetime) and part.tzinfo else part
+    return utc_moment(part) if isinstance(part, dt.datetime) and part.tzinfo else part

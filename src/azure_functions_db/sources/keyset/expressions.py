@@ -56,4 +56,4 @@ def explained(
     connection: Connection, statement: ClauseElement, prefix: str, parameters: Mapping[str, Any] | None = None
 ) -> Sequence[Row[Any]]:
     """Return what the database says about how it would run a statement."""
-    return connection.execute(_explained()(statement, prefix), parameters or {}).all()
+    return connection.execute(_explained()(statement, prefix), parameters).all()

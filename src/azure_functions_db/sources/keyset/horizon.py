@@ -158,10 +158,11 @@ class DrainingWatch(Watch):
         clock: Callable[[], float],
         abandon_seconds: float | None = None,
     ) -> None:
+        if settle_seconds is not None:
+            require_clock(kind)
         self._lock = threading.Lock()
         self._name = name
         self._settle = settle_seconds
-        self._distance = None if settle_seconds is None else SettledWatch(kind, settle_seconds)
         self._clock = clock
         self._limits = (cap_seconds, abandon_seconds)
         self._pending = PendingBounds(*self._limits)
@@ -179,20 +180,22 @@ class DrainingWatch(Watch):
 
     @property
     def bound(self) -> Any:
-        """The highest cursor value whose transactions have all ended; by the clock where they cannot be seen."""
-        if self.is_blind:
-            return self._distance.bound if self._distance else None
+        """The highest cursor value whose transactions have all ended.
+
+        Where they cannot be seen, it is what was seen before the database said so: what comes after that may be of a
+        server that was promoted meanwhile, and shows them.
+        """
         return self._pending.confirmed
 
     @property
     def includes_bound(self) -> bool:
         """Whether rows at the bound itself wait for nobody."""
-        return self.is_blind or self._pending.includes_bound
+        return self._pending.includes_bound
 
     @property
     def is_settled(self) -> bool:
         """Whether every value seen so far may be read."""
-        return self.is_blind or self._pending.is_settled
+        return self._pending.is_settled
 
     def horizon(self) -> Horizon | None:
         """Tell who holds the horizon, if somebody does."""
@@ -203,10 +206,7 @@ class DrainingWatch(Watch):
         with self._lock:
             if self._clock() >= self._examine_at:
                 self.examine(connection, plan)
-            is_more = self._look(connection, plan, start)
-            if is_more and self.is_blind and self._distance:
-                self._distance.look(connection, plan, start)
-            return is_more
+            return self._look(connection, plan, start)
 
     def examine(self, connection: Connection, plan: Plan) -> None:
         """Find out whether rows can appear otherwise than by a transaction that is shown."""
@@ -224,12 +224,12 @@ class DrainingWatch(Watch):
 
     def saved(self, part: Any, *, moved: bool) -> Any:
         """Return what the next process should remember: as it was written, as long as that still holds."""
-        if self._server is None or (self.is_settled and not moved):
+        if self._server is None or self.is_blind or (self.is_settled and not moved):
             return part
         earlier, pending = saved_horizon_in(part), self._pending
         passed = {transaction.key for transaction in pending.passed_by}
         if earlier and earlier.server == self._server:
-            waiting = {self._remembered(key) for key in pending.since if key not in passed}
+            waiting = {str(key) for key in pending.since if key not in passed}
             if waiting & set(earlier.waits):
                 return part
         return written(self._saved_horizon(self._server))
@@ -239,7 +239,7 @@ class DrainingWatch(Watch):
         """Call `_see` and then `_list`, and tell whether there is anything after the position."""
 
     def _give_up(self, reason: str) -> None:
-        """Go by the clock from now on, or by nothing: the database hides who is running."""
+        """Wait for nobody from now on, at the distance that was given: the database hides who is running."""
         if self.is_blind and reason == self._blindness:
             return
         self.is_blind = True
@@ -274,16 +274,10 @@ class DrainingWatch(Watch):
         """Take note of which server this is, as of this start of it, and of its clock; call it before `_see`."""
         self._ahead = database_time - self._clock()
         if server != self._server:
-            if self._server is not None:
-                self._pending = PendingBounds(*self._limits)
-            self._server = server
-        if self._saved is not None and self._saved.server == server and self._pending.is_new:
+            self._server, self._pending = server, PendingBounds(*self._limits)
+        if self._saved is not None and self._saved.server == server:
             self._restore(self._saved)
         self._saved = None
-
-    def _remembered(self, key: Hashable) -> str | None:
-        """Return the text by which a transaction is known until the server starts again; None: there is none."""
-        return key if isinstance(key, str) else None
 
     def _transaction_of(self, text: str) -> Transaction:
         """Return a transaction that was remembered by this text, as an older list would have shown it."""
@@ -307,8 +301,7 @@ class DrainingWatch(Watch):
         pending, oldest = self._pending, self._pending.oldest
 
         def times(keys: Iterable[Hashable]) -> dict[str, float]:
-            moments = {self._remembered(key): round(pending.since[key] + self._ahead, 3) for key in keys}
-            return {text: moment for text, moment in moments.items() if text is not None}
+            return {str(key): round(pending.since[key] + self._ahead, 3) for key in keys}
 
         passed = times(transaction.key for transaction in pending.passed_by)
         if oldest is None or not oldest.running or not isinstance(oldest.ties, int | None):
@@ -319,7 +312,7 @@ class DrainingWatch(Watch):
     def _see(self, newest: Any, database_clock: Any) -> bool:
         now = self._clock()
         ripe = self.ripening_seconds
-        if ripe and _is_older(newest, database_clock, ripe):
+        if _is_older(newest, database_clock, ripe):
             ripe = 0
         return self._pending.see(newest, at=now, ripe_at=now + ripe, ties=self._ties)
 
@@ -468,8 +461,8 @@ def _clock(connection: Connection, *, aware: bool) -> dt.datetime:
     from sqlalchemy import DateTime, cast, func, select
 
     match connection.dialect.name:
-        case "sqlite":  # in process, and its own clock is UTC as well
-            return dt.datetime.now(dt.UTC).replace(tzinfo=None)
+        case "sqlite":  # in process
+            return dt.datetime.now(dt.UTC)
         case "mysql" | "mariadb":
             clock: Any = func.now(6)
         case "postgresql":
@@ -478,8 +471,7 @@ def _clock(connection: Connection, *, aware: bool) -> dt.datetime:
             clock = func.sysdatetimeoffset() if aware else func.sysdatetime()
         case _:
             clock = func.current_timestamp() if aware else cast(func.current_timestamp(), DateTime)
-    now = connection.execute(select(clock)).scalar_one()
-    return now if isinstance(now, dt.datetime) else dt.datetime.fromisoformat(str(now))
+    return dt.datetime.fromisoformat(str(connection.execute(select(clock)).scalar_one()))
 
 
 def _is_older(newest: Any, database_clock: Any, seconds: float) -> bool:

@@ -346,9 +346,9 @@ class MysqlWatch(DrainingWatch):
     def _look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         observed = self._observed(connection, plan, start)
         listings = _listings.setdefault(connection.engine, Listings())
-        if observed.newest is not None and self._server is None:
+        if self._server is None:
             self._know_server(connection)
-        if observed.newest is not None and self._see(observed.newest, observed.clock):
+        if self._see(observed.newest, observed.clock):
             self._since = listings.begun  # what has been seen now needs a list that begins after it
         has_news = observed.newest is not None and (self.is_blind or not self.is_settled)
         if has_news or not self._has_listed:
@@ -371,12 +371,14 @@ class MysqlWatch(DrainingWatch):
         self._has_listed = True
         if listing.trouble is not None:
             self._give_up(listing.trouble)
-        elif listing.number > self._since:
+        if listing.number <= self._since:
+            return  # It is older than what was seen, which waits for the next one: the server may be another by now.
+        self._since = listing.number  # the next one must be another
+        if listing.trouble is None:
             self._see_again()
-            if listing.server != self._server and listing.server is not None:
-                self._know(listing.server, self._ahead + self._clock())  # it was another one that has been seen
-            self._note(listing)
-        self._since = max(self._since, listing.number)  # the next one must be another
+        if listing.server is not None:
+            self._know(listing.server, self._ahead + self._clock())  # it may have been another one that was seen
+        self._note(listing)
 
     def _note(self, listing: Listing) -> None:
         def successors(then: Transaction) -> Iterable[Transaction]:

@@ -92,11 +92,12 @@ class PostgresWatch(DrainingWatch):
             self._give_up("a standby does not know the transactions that run on its primary")
         else:
             self._see_again()
-        if observed.newest is None or self.is_blind:
-            return observed.newest is not None
-        self._know(observed.server, float(observed.seconds))
+        if observed.newest is None:
+            return False
+        if not self.is_blind:
+            self._know(observed.server, float(observed.seconds))
         self._see(observed.newest, observed.clock if _is_aware(observed.newest) else observed.naive_clock)
-        self._note(observed.running)
+        self._note([] if self.is_blind else observed.running)
         return True
 
     def _due(self, newest: Select[Any], plan: Plan) -> Select[Any]:

@@ -17,7 +17,14 @@ from azure_functions_db.sources.keyset.position import (
     are_alike,
     are_tied,
 )
-from azure_functions_db.sources.keyset.values import SAME_IN_BINARY, Header, header_of, rows_of, rows_with_quick_moments
+from azure_functions_db.sources.keyset.values import (
+    SAME_IN_BINARY,
+    Header,
+    header_of,
+    rows_of,
+    rows_with_quick_moments,
+    text_of,
+)
 from azure_functions_db.sql.transactions import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
     from azure_functions_db.sources.keyset.values import CompiledStatement
 
     Rows = tuple[Header, Sequence[Any]]
+    Part = tuple[Header, Sequence[Any], bool]
+    """Rows, and whether something behind them was left unread although they are fewer than wanted."""
 
 
 # A share that only Python can pick is looked for among this many rows before a fetch returns what it has,
@@ -64,6 +73,8 @@ class _Reading:
     rows: Sequence[Any]
     last: Position | None
     is_end: bool
+    is_cut: bool
+    """Whether it ends before a row whose cursor or key cannot be read."""
 
 
 def empty_page(start: Position) -> Page:
@@ -86,13 +97,16 @@ def read_page(connection: Connection, plan: Plan, start: Position, limit: int, b
         if page.rows and page.more and are_tied(page.end.values[0], start.values[0]):
             return page
         if collates:
-            return _missed(connection, plan, start, limit, page, bound) or page
+            page = _missed(connection, plan, start, limit, page, bound) or page
+            is_stuck = page.more and page.end == start  # as below
+            return read_page(connection, plan, replace(start, boundary=None), limit, bound) if is_stuck else page
     # A statement is compiled for each number of rows: few numbers are enough.
     delivered = 1 << len(boundary.marks).bit_length()
     read = _read(connection, plan, start.at_value, limit + delivered + 1, bound)
     page = _page(plan, start, read, limit)
-    # The search for our share may have ended among others' rows at this value, or its type may have changed.
-    is_stuck = page.more and not page.rows and page.end == start
+    # The search for our share may have ended among others' rows at this value, a key behind the delivered ones may be
+    # one that cannot be read, or the value's type may have changed.
+    is_stuck = (page.more or read.is_cut) and page.end == start
     if is_stuck or not read.layout.begins_alike(read.rows, start.values[0]):
         return read_page(connection, plan, replace(start, boundary=None), limit, bound)
     return page
@@ -106,7 +120,7 @@ def _missed(
     read = _read(connection, plan, start.at_value, limit + MOST_ROWS + 1, Bound(start.values[0], not is_open))
     layout = read.layout
     rows = layout.rows_at(read.rows, start.values[0])
-    waiting = {key for _, key, _ in layout.fresh(ahead.rows, _NOTHING)} if ahead.rows else ()
+    waiting = {key for _, key, _ in layout.fresh(ahead.rows, _NOTHING)}
     fresh = [one for one in layout.fresh(rows, start.boundary or _NOTHING) if one[1] not in waiting]
     if not fresh:
         return None
@@ -133,10 +147,10 @@ def at_present(connection: Connection, plan: Plan, position: Position) -> Positi
 def _read(connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None) -> _Reading:
     if plan.definition.partition is not None and not plan.partitions_in_sql:
         return _read_share(connection, plan, start, count, bound)
-    header, rows = _rows(connection, plan, start, count, bound)
+    header, rows, is_cut = _rows(connection, plan, start, count, bound)
     layout = plan.layout(header) if rows else NO_LAYOUT
     last = Position(layout.position(rows[-1])) if rows else None
-    return _Reading(header, layout, rows, last, is_end=len(rows) < count)
+    return _Reading(header, layout, rows, last, len(rows) < count, is_cut)
 
 
 def _read_share(connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None) -> _Reading:
@@ -145,15 +159,15 @@ def _read_share(connection: Connection, plan: Plan, start: Position, count: int,
     header, layout, last = Header((), ()), NO_LAYOUT, None
     chunk, searched = count * plan.definition.partition.count, 0  # type: ignore[union-attr]  # only called with one
     while len(taken) < count and searched < _SEARCHED_ROWS:
-        header, rows = _rows(connection, plan, last or start, chunk, bound)
+        header, rows, is_cut = _rows(connection, plan, last or start, chunk, bound)
         layout = plan.layout(header) if rows else layout
         taken += _share(plan, layout, rows)
         last = Position(layout.position(rows[-1])) if rows else last
         if len(rows) < chunk:
-            return _Reading(header, layout, taken, last, is_end=True)
+            return _Reading(header, layout, taken, last, is_end=True, is_cut=is_cut)
         searched += chunk
         chunk = max(chunk, min(2 * chunk, _CHUNK_ROWS))
-    return _Reading(header, layout, taken, last, is_end=False)
+    return _Reading(header, layout, taken, last, is_end=False, is_cut=False)
 
 
 def _share(plan: Plan, layout: Layout, rows: Sequence[Any]) -> list[Any]:
@@ -197,26 +211,22 @@ def _end(
         return last
     cursor = last.values[0]
     stays = bool(start.values) and are_tied(start.values[0], cursor)
-    is_another = bool(start.values) and not stays and not are_alike(start.values[0], cursor)
+    is_another = bool(start.values) and not are_alike(start.values[0], cursor)
     if is_another or (stays and start.boundary is None and not start.inclusive):
         return last  # Which rows were delivered at this value is not known.
     earlier = (start.boundary if stays else None) or _NOTHING
     marks = layout.marks_at_end(passed, cursor, earlier)
-    if marks is not None and earlier.marks:
-        return replace(last, boundary=earlier.joined(marks, complete=not more))
-    return replace(last, boundary=None if marks is None else Boundary(marks))
+    return replace(last, boundary=None if marks is None else earlier.joined(marks, complete=not more))
 
 
 def _labels(fresh: Sequence[tuple[int, bytes, Mark]]) -> dict[int, str]:
     return {place: mark.label for place, (_, _, mark) in enumerate(fresh) if mark.label}
 
 
-def _rows(
-    connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
-) -> tuple[Header, Sequence[Any]]:
+def _rows(connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None) -> Part:
     try:
         read = _rows_in_tie if plan.crawls_in_ties else _plain_rows
-        return read(connection, plan, start, count, bound)
+        return *read(connection, plan, start, count, bound), False
     except Exception as error:
         if not is_undecodable(error):
             raise
@@ -227,7 +237,7 @@ def _rows_in_tie(
     connection: Connection, plan: Plan, start: Position, count: int, bound: Bound | None
 ) -> tuple[Header, Sequence[Any]]:
     """Read a page, among the rows at its own cursor value first where the last one did not get past it."""
-    if plan.tie is not None and plan.tie == start.values[:1] and not start.inclusive and None not in start.values:
+    if plan.tie == start.values[:1] and len(start.values) == len(plan.order):  # at a row, and not behind a cursor alone
         header, rows = _plain_rows(connection, plan, start, count, bound, in_tie=True)
         if len(rows) == count:
             return header, rows
@@ -344,7 +354,7 @@ class Salvage:
     read_row: Callable[[Position, Sequence[str], Collection[str]], Rows]
     """Reads columns of the next row, some of them as texts."""
 
-    def rows(self, start: Position, count: int) -> tuple[Header, list[Any]]:
+    def rows(self, start: Position, count: int) -> Part:
         """Return the rows after a position; one whose cursor or key cannot be read ends them."""
         layout: Header | None = None
         rows: list[Any] = []
@@ -354,31 +364,33 @@ class Salvage:
             if part is None:
                 size = min(size, count - len(rows)) // 2
                 continue
-            header, taken = part
-            if not taken or (layout is not None and header.names != layout.names):
-                break  # The end, or a migration between two reads: what comes next is another page.
+            header, taken, is_cut = part
+            if not taken:
+                return layout or Header((), ()), rows, is_cut
+            if layout is not None and header.names != layout.names:
+                return layout, rows, True  # A migration between two reads: what comes next is another page.
             if layout is None or not isinstance(taken[-1], SalvagedRow):
                 layout = header
             rows += taken
             start = Position(self.plan.layout(header).position(taken[-1]))
             size *= 2
-        return layout or Header((), ()), rows
+        return layout or Header((), ()), rows, False
 
-    def _part(self, start: Position, size: int, *, is_first: bool) -> Rows | None:
+    def _part(self, start: Position, size: int, *, is_first: bool) -> Part | None:
         """Return the next rows, None where they have to be fewer."""
         try:
-            return self.read_page(start, size)
+            return *self.read_page(start, size), False
         except Exception as error:
             if not is_undecodable(error):
                 raise
             return None if size > 1 else self._single(start, error, is_first=is_first)
 
-    def _single(self, start: Position, error: Exception, *, is_first: bool) -> Rows:
+    def _single(self, start: Position, error: Exception, *, is_first: bool) -> Part:
         """Return the next row alone; none where its cursor or key cannot be read and others come before it."""
         if self._failure(start, self.plan.definition.order_columns) is None:
-            return self._salvaged(start)
+            return *self._salvaged(start), False
         if not is_first:
-            return Header((), ()), ()
+            return Header((), ()), (), True
         raise FetchError(
             f"The row after {_shown(start)} has a cursor or key that Python cannot hold ({type(error).__name__}): the "
             "poller cannot get past it. Correct the row, or leave it out with where="
@@ -406,10 +418,7 @@ class Salvage:
 
 
 def _texted(row: Sequence[Any], header: Header, texts: Mapping[str, Exception]) -> list[Any]:
-    return [
-        value.decode(errors="backslashreplace") if name in texts and isinstance(value, bytes | bytearray) else value
-        for name, value in zip(header.names, row, strict=True)
-    ]
+    return [text_of(value) if name in texts else value for name, value in zip(header.names, row, strict=True)]
 
 
 def _shown(start: Position) -> str:

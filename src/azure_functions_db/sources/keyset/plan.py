@@ -12,6 +12,7 @@ leads to the very row; only the page that leaves the value is read in the longer
 
 from __future__ import annotations
 
+import datetime as dt
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +42,7 @@ Recurrence = Literal["ignored", "unique", "ripens", "read again"]
 BOUND = "azfdb_bound"
 END = "azfdb_end"
 LIMIT = "azfdb_limit"
+MOMENT = "azfdb_moment"
 
 
 class Plan:
@@ -80,20 +82,37 @@ class Plan:
     @cached_property
     def utc_columns(self) -> frozenset[str]:
         """The TIMESTAMP columns of MySQL and MariaDB, where the cursor or key has one: they are read in UTC."""
+        return frozenset() if self._stamps.isdisjoint(self.definition.order_columns) else self._stamps
+
+    @cached_property
+    def _stamps(self) -> frozenset[str]:
+        """The columns of moments that a session of MySQL or MariaDB tells in its own zone."""
         if self.dialect.name not in {"mysql", "mariadb"}:
             return frozenset()
-        stamps = frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
-        return frozenset() if stamps.isdisjoint(self.definition.order_columns) else stamps
+        return frozenset(name for name, kind in self.shape.types.items() if values.type_name(kind) == "TIMESTAMP")
 
     @cached_property
     def exact(self) -> dict[str, ColumnElement[Any]]:
-        """What is read besides the record because the plain value is rounded."""
+        """What is read besides the record because the plain value is rounded, or told in the session's zone."""
         types = self.shape.types
         exact = {
             name: values.exact(self.shape.column(name), types[name], self.dialect)
             for name in self.definition.order_columns
         }
-        return {name: expression for name, expression in exact.items() if expression is not None}
+        rounded = {name: expression for name, expression in exact.items() if expression is not None}
+        return rounded | self._share_moments()
+
+    def _share_moments(self) -> dict[str, ColumnElement[Any]]:
+        """Return the moments that tell a row's share as numbers: sessions in two zones must not share out twice.
+
+        The session keeps its zone, in which the cursor may be held against its clock.
+        """
+        from sqlalchemy import func
+
+        if self.definition.partition is None or self.utc_columns:
+            return {}
+        stamps = (name for name in self.definition.share_columns if name in self._stamps)
+        return {name: func.unix_timestamp(self.shape.column(name)) for name in stamps}
 
     def kept(self, key: Hashable, make: Callable[[], Select[Any]]) -> Select[Any]:
         """Return the statement of this key, made when it is first asked for."""
@@ -122,7 +141,7 @@ class Plan:
     @cached_property
     def crawls_in_ties(self) -> bool:
         """Whether the condition of a page is spelled out, so that the page begins at the first row of a tie."""
-        if len(self.order) == 1 or self.dialect.name == "sqlite":
+        if len(self.order) == 1:
             return False
         return self.dialect.name not in _COMPARE_ROWS or bool(self._null_keys(BEGINNING))
 
@@ -190,6 +209,21 @@ class Plan:
             return connection.execute(statement, parameters).one()
         header, [row] = rows_of(connection, compiled, parameters)
         return SimpleNamespace(**dict(zip(header.names, row, strict=True)))
+
+    def as_told(self, name: str, value: Any, connection: Connection) -> Any:
+        """Return a moment with a zone if its column has one, and without if not, as PostgreSQL would convert it.
+
+        It has to be comparable with the rows, so that those at its own value are known. What a user says of a column
+        may be wrong, and is left to the comparison.
+        """
+        from sqlalchemy import select
+
+        kind = self.shape.types[name]
+        if self.dialect.name != "postgresql" or not self.shape.is_reflected or not values.is_temporal(kind):
+            return value
+        if not isinstance(value, dt.datetime) or (value.tzinfo is not None) == bool(getattr(kind, "timezone", False)):
+            return value
+        return connection.execute(select(self._bound(MOMENT, name)), {MOMENT: value}).scalar_one()
 
     def newest(self, start: Position, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest cursor after such a position, filters left aside.
@@ -337,7 +371,7 @@ class Plan:
     def _everything(self) -> Select[Any]:
         from sqlalchemy import select, text
 
-        extras = self._extras() if self.exact else []
+        extras = self._extras()
         if self.definition.columns is None:
             # A star also brings the column that a migration added a minute ago.
             named = [self.shape.column(name) for name in self._unstarred]

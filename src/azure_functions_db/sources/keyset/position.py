@@ -17,6 +17,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from azure_functions_db.core.clocks import utc_moment
 from azure_functions_db.core.errors import SourceConfigurationError
 from azure_functions_db.core.serializers import deserialize_position, json_safe, serialize_position
 from azure_functions_db.sources.keyset import values
@@ -187,13 +188,16 @@ def _as_driver_values(plan: Plan, parts: list[Any], connection: Connection) -> t
     if plan.dialect.name == "sqlite" and any(isinstance(part, dt.datetime) for part in parts):
         sample = connection.execute(plan.newest(BEGINNING)).scalar()
     return tuple(
-        part
-        if type(part) in values.SAME_IN_DRIVERS
-        else naive_utc(part, connection)
-        if name in plan.utc_columns
-        else values.driver_value(part, plan.shape.types[name], plan.dialect, sample)
+        part if type(part) in values.SAME_IN_DRIVERS else _as_driver_value(plan, name, part, connection, sample)
         for name, part in zip(names, parts, strict=False)
     )
+
+
+def _as_driver_value(plan: Plan, name: str, part: Any, connection: Connection, sample: Any) -> Any:
+    if name in plan.utc_columns:
+        return naive_utc(part, connection)
+    told = plan.as_told(name, part, connection)
+    return values.driver_value(told, plan.shape.types[name], plan.dialect, sample)
 
 
 BOUNDARY = "boundary"
@@ -387,7 +391,7 @@ def _packed(value: Any) -> bytes:
         case float():
             return b"f" + _DOUBLE.pack(value)
         case dt.datetime() if value.tzinfo is not None:
-            return b"m" + value.astimezone(dt.UTC).isoformat().encode()
+            return b"m" + utc_moment(value).isoformat().encode()
         case dt.datetime() | dt.date() | dt.time():
             return b"t" + value.isoformat().encode()
         case dt.timedelta():

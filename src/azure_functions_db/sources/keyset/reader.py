@@ -77,6 +77,9 @@ class Fetched(NamedTuple):
 class KeysetReader:
     """Reads the pages of one tick, and waits a little for transactions that may commit late."""
 
+    _last: tuple[Plan, CheckpointJson, Position] | None = None
+    """Where the last page has ended, and how that was written: the next one mostly begins there."""
+
     def __init__(self, relation: Relation, *, waits: bool = True) -> None:
         self._relation = relation
         self._name = relation.name
@@ -106,16 +109,19 @@ class KeysetReader:
             watch = self._relation.watch(plan)
             if watch is not None:
                 watch.resume(checkpoint.get(HORIZON))
+            if self._last is not None and self._last[:2] == (plan, checkpoint):
+                return self._last[2]
             return self._relation.position(plan, checkpoint, connection)
 
         try:
             fetched = self.fetched(resumed, limit)
             page = fetched.page
             following = self._next_checkpoint(checkpoint, fetched)
+            self._last = fetched.plan, following, page.end
             return FetchResult(
                 self.records(fetched),
                 following,
-                page.more or self._is_held_back(fetched),
+                page.more or (not self._waits and _is_held_back(fetched)),
                 revisions=page.revisions,
                 undecodable=self.undecodable(page) if fetched.is_salvaged else {},
                 facts=fetched.facts,
@@ -162,7 +168,7 @@ class KeysetReader:
         is_salvaged = SalvagedRow in set(map(type, page.rows))
         if page.rows and not is_salvaged and not plan.fits(page.header) and relation.has_changed():
             return self._fetched(start_of, limit)  # What was read is where it is, but its end may be told wrongly.
-        if plan.reads_again and page.end.boundary is None and page.end != start:
+        if plan.reads_again and page.end.boundary is None:
             self._warn_of_ties(plan, start, page.end)
         return Fetched(plan, watch, start, page, is_salvaged, facts)
 
@@ -188,27 +194,23 @@ class KeysetReader:
         """Read the page after a position, as far as late commits allow."""
         if watch is None:
             return read_page(connection, plan, start, limit)
-        if self._relation.has_backlog and watch.bound is not None and start.values[:1] != (watch.bound,):
+        relation, line = self._relation, _line(connection)
+        if relation.backlog_on is line and watch.bound is not None and start.values[:1] != (watch.bound,):
             # Below the bound of the last look nothing has changed; at its own value, rows may have come since.
             page = read_page(connection, plan, start, limit, Bound(watch.bound, inclusive=False))
             if page.more:
                 return page
         page = self._settled(watch, connection, plan, start, limit)
-        if self._relation.has_backlog and page.rows and not watch.is_settled:
+        if relation.backlog_on is not None and page.rows and not watch.is_settled:
             page = replace(page, more=True)  # More has come while the backlog was read; it waits for others' end.
-        self._relation.has_backlog = page.more
+        relation.backlog_on = line if page.more else None
         return page
-
-    def _is_held_back(self, fetched: Fetched) -> bool:
-        """Tell whether something is there that waits for others' end, to who looks and does not wait for it here."""
-        watch = fetched.watch
-        return not self._waits and not fetched.page.rows and watch is not None and not watch.is_settled
 
     def _settled(self, watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
         """Read up to the horizon; wait a little when it hides all there is."""
         is_held_back = self._relation.held_back is not None and self._relation.held_back[0] == start
         asks_first = start.boundary is not None or (not self._waits and not watch.sees_rows)
-        if asks_first and not is_held_back and _is_end(read_page(connection, plan, start, 1), start):
+        if asks_first and not is_held_back and read_page(connection, plan, start, 1).end == start:
             return empty_page(start)  # Nothing has come: nobody needs to be looked for.
         if not self._waits:
             return self._glimpsed(watch, connection, plan, start, limit)
@@ -254,15 +256,23 @@ def _cutter(plan: Plan, cut: Callable[[int], Position], following: CheckpointJso
     return lambda count: {**checkpoint_after(plan, cut(count)), **horizon}
 
 
-def _is_end(page: Page, start: Position) -> bool:
-    """Tell whether nothing follows a position."""
-    return not page.rows and not page.more and page.end == start
+def _is_held_back(fetched: Fetched) -> bool:
+    """Tell whether something is there that waits for others' end."""
+    return not fetched.page.rows and fetched.watch is not None and not fetched.watch.is_settled
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
-    if watch.bound is not None:
-        return read_page(connection, plan, start, limit, Bound(watch.bound, watch.includes_bound))
-    return read_page(connection, plan, start, limit) if watch.is_blind else empty_page(start)
+    if watch.bound is None:
+        return empty_page(start)
+    return read_page(connection, plan, start, limit, Bound(watch.bound, watch.includes_bound))
+
+
+_LINE = "azfdb_line"
+
+
+def _line(connection: Connection) -> object:
+    """Return what stands for the driver's connection as long as it lasts: another one may lead to another server."""
+    return connection.info.setdefault(_LINE, object())
 
 
 STEP_SECONDS = 0.02
@@ -292,8 +302,8 @@ class Relation:
     Both outlive a tick: to reflect a table, or to learn who is running, costs more than a page.
     """
 
-    has_backlog = False
-    """Whether the last page had more behind it: up to the bound of then nothing can appear any more."""
+    backlog_on: object | None = None
+    """The line on which the last page had more behind it: up to the bound of then nothing can appear there any more."""
     has_warned_of_ties = False
     held_back: tuple[Position, Any, bool] | None = None
     """A position and the bound of the last look, between which nothing was found, while more is there above it."""
@@ -378,7 +388,7 @@ class Relation:
         if self.definition.described is not None:
             return described_shape(self.definition.described)
         if self.definition.table is not None:
-            return table_shape(engine, self.definition.table, self.definition.schema)
+            return table_shape(engine, self.definition.table, self.definition.schema, self.definition.needed_columns)
         with engine.connect() as connection:
             return query_shape(connection, self.definition)
 
@@ -442,8 +452,7 @@ def _settles(name: str, watch: Watch, connection: Connection, plan: Plan, patien
 
 
 def _newest(connection: Connection, plan: Plan, bound: Any) -> Position:
-    parameters = plan.parameters(BEGINNING, None if bound is None else Bound(bound))
-    last = connection.execute(plan.last(bounded=bound is not None), parameters).first()
+    last = connection.execute(plan.last(bounded=bound is not None), plan.parameters(BEGINNING, Bound(bound))).first()
     return BEGINNING if last is None else Position(tuple(map(values.storable, last)))
 
 
@@ -453,7 +462,14 @@ _COUNTED = 100_000
 
 def counted(connection: Connection, plan: Plan, start: Position, most: int | None = None) -> int:
     """Count the rows after a position; a share that only Python can pick is estimated."""
-    rows = int(connection.execute(counting(plan, start, most), plan.parameters(start)).scalar_one())
+    return _share_of(plan, _rows_after(connection, plan, start, most))
+
+
+def _rows_after(connection: Connection, plan: Plan, start: Position, most: int | None) -> int:
+    return int(connection.execute(counting(plan, start, most), plan.parameters(start)).scalar_one())
+
+
+def _share_of(plan: Plan, rows: int) -> int:
     partition = plan.definition.partition
     return rows if partition is None or plan.partitions_in_sql else rows // partition.count
 
@@ -469,13 +485,14 @@ def counting(plan: Plan, start: Position, most: int | None = None) -> Select[Any
 
 def backlog_behind(connection: Connection, plan: Plan, start: Position) -> Backlog:
     """Count the rows after a position, up to where nobody needs the exact number, and tell the age of the first."""
-    rows = counted(connection, plan, start, _COUNTED)
+    found = _rows_after(connection, plan, start, _COUNTED)
+    rows, is_more = _share_of(plan, found), found >= _COUNTED
     page = read_page(connection, plan, start, 1)
     if not page.rows:
-        return Backlog(rows, is_more=rows >= _COUNTED, lag_seconds=None if rows else 0.0)
+        return Backlog(rows, is_more=is_more, lag_seconds=None if rows else 0.0)
     [oldest] = plan.records(page.header, page.rows)
     lag = lag_seconds(oldest[plan.definition.cursor_column], dt.datetime.now(dt.UTC))
-    return Backlog(rows, is_more=rows >= _COUNTED, lag_seconds=lag)
+    return Backlog(rows, is_more=is_more, lag_seconds=lag)
 
 
 def rows_without_cursor(connection: Connection, plan: Plan) -> int:

@@ -95,9 +95,11 @@ class Shape:
             )
 
 
-def table_shape(engine: Engine, name: str, schema: str | None) -> Shape:
-    """Return the table's shape as it is remembered."""
-    return _shape_of(engine, table_of(engine, name, schema))
+def table_shape(engine: Engine, name: str, schema: str | None, needed: Sequence[str]) -> Shape:
+    """Return the table's shape as it is remembered; as it is now, where a needed column is not in that."""
+    table = table_of(engine, name, schema)
+    shape = _shape_of(engine, table)
+    return shape if shape.types.keys() >= set(needed) else renewed_table_shape(engine, table)
 
 
 def described_shape(table: Table) -> Shape:
@@ -265,7 +267,6 @@ def _declared(connection: Connection, query: TextClause) -> dict[str, TypeEngine
 
     nulls = query.bindparams(**dict.fromkeys(query.compile().params))
     plain = nulls.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
-    connection.execute(text("DROP VIEW IF EXISTS temp.azfdb_probe"))
     connection.exec_driver_sql(f"CREATE TEMP VIEW azfdb_probe AS {plain}")
     try:
         view = Table("azfdb_probe", MetaData(), autoload_with=connection, resolve_fks=False)

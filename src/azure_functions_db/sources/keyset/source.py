@@ -227,8 +227,7 @@ class SqlAlchemySource:
 
         It keeps its name and fingerprint: an event read through it has the id that it always has.
         """
-        start = "beginning" if start_at is None else start_at
-        return self._redefined(replace(self._definition, start_at=start, end_at=end_at), self.name)
+        return self._redefined(replace(self._definition, start_at=start_at, end_at=end_at), self.name)
 
     def cursor_from(self, text: str) -> CursorPart:
         """Return a typed text as a value of the cursor column."""
@@ -262,10 +261,11 @@ class SqlAlchemySource:
     def validate(self) -> None:
         """Raise `SourceConfigurationError` where the definition and the database disagree."""
         with reading(self.name):
-            self._relation = self._new_relation()
             with self._relation.connected() as (plan, connection):
                 self._relation.watch(plan)
-                read_page(connection, plan, BEGINNING, 1)
+                page = read_page(connection, plan, BEGINNING, 1)
+            if not plan.fits(page.header):  # what the engine remembers of the table is old
+                self._relation.has_changed()
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
@@ -308,12 +308,12 @@ class SqlAlchemySource:
         from azure_functions_db.sources.keyset.checks import checked_up, late_commits
 
         with reading(self.name):
-            engine = self._relation.engine()
-            with engine.connect() as connection:
-                findings = list(checked_up(self._relation.plan(engine), connection))
+            # First as a poll is connected, which tells the plan where the source ends: its statements are made once.
             with self._relation.connected() as (plan, lent):
                 own = watch_for(self.name, plan, self._patience)  # the poller's is not disturbed
-                return [*findings, late_commits(*self._examined(own, plan, lent))]
+                guarded = late_commits(*self._examined(own, plan, lent))
+            with self._relation.engine().connect() as connection:
+                return [*checked_up(plan, connection), guarded]
 
     checkup = examine
 

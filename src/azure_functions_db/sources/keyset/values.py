@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -96,9 +97,9 @@ def is_whole(kind: TypeEngine[Any]) -> bool:
 
 def exact(column: ColumnElement[Any], kind: TypeEngine[Any], dialect: Dialect) -> ColumnElement[Any] | None:
     """Return what to read besides the column where its plain value is rounded on the way out."""
-    from sqlalchemy import literal_column, types
+    from sqlalchemy import literal_column
 
-    if dialect.name in _MYSQL and isinstance(kind, types.Float) and type_name(kind) in {"FLOAT", "REAL"}:
+    if dialect.name in _MYSQL and type_name(kind) in {"FLOAT", "REAL"}:
         return column + literal_column("0e0")
     return None
 
@@ -123,6 +124,11 @@ def as_text(column: ColumnElement[Any], dialect: Dialect) -> ColumnElement[Any]:
     from sqlalchemy import LargeBinary, Text, cast
 
     return cast(column, LargeBinary() if dialect.name in {"sqlite", *_MYSQL} else Text())
+
+
+def text_of(value: Any) -> Any:
+    """Return what `as_text` has read: a text, in which bytes that are none are written out."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes | bytearray) else value
 
 
 def lenient(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -186,15 +192,18 @@ SAME_IN_DRIVERS = frozenset({type(None), str, int, float, bytes})
 def driver_value(value: Any, kind: TypeEngine[Any], dialect: Dialect, sample: Any = None) -> Any:
     """Return a Python value in the form in which the driver keeps it in such a column.
 
-    SQLite keeps times as text in whatever form the writer chose: ``sample``, a stored value, shows it.
+    SQLite keeps times as text in whatever form the writer chose: ``sample``, a stored value, shows it. Its own
+    clock tells UTC. So does a DATETIME of MySQL, whose drivers would leave a zone out without a word.
     """
     if isinstance(value, UUID) and dialect.name in {"sqlite", *_MYSQL}:
         return value.hex if getattr(kind, "length", None) == 32 else str(value)
+    if isinstance(value, dt.datetime) and value.tzinfo is not None and dialect.name in _MYSQL:
+        return _told_in_utc(value)
     if dialect.name != "sqlite":
         return value
     match value:
         case dt.datetime() if isinstance(sample, int | float):
-            return value.timestamp()
+            return (value if value.tzinfo else value.replace(tzinfo=dt.UTC)).timestamp()
         case dt.datetime():
             return _like(sample if isinstance(sample, str) else "2000-01-01 00:00:00.000000", value)
         case dt.date() | dt.time():
@@ -205,11 +214,17 @@ def driver_value(value: Any, kind: TypeEngine[Any], dialect: Dialect, sample: An
             return value
 
 
+# How a text of SQLite's ends that tells a time: with digits of a second, with a zone, or without them.
+_END = re.compile(r"(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?$", re.ASCII)
+
+
 def _like(sample: str, value: dt.datetime) -> str:
-    fraction = sample.partition(".")[2]
-    precision = "seconds" if not fraction else "milliseconds" if len(fraction.rstrip("Z")) == 3 else "microseconds"
-    text = value.isoformat(sep="T" if "T" in sample else " ", timespec=precision)
-    return text.removesuffix("+00:00") + "Z" if sample.endswith("Z") else text
+    """Return a moment as a text in the form and the zone of another one, which is UTC where it tells none."""
+    fraction, zone = _END.search(sample).groups()  # type: ignore[union-attr]  # it may find nothing, but at the end
+    there = dt.UTC if zone in {None, "Z"} else dt.datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo
+    local = value if value.tzinfo is None else value.astimezone(there).replace(tzinfo=None)
+    precision = "seconds" if not fraction else "milliseconds" if len(fraction) == 3 else "microseconds"
+    return local.isoformat(sep="T" if "T" in sample else " ", timespec=precision) + (zone or "")
 
 
 def _clock_text(value: dt.timedelta) -> str:
@@ -282,11 +297,15 @@ def naive_utc(value: Any, connection: Connection) -> Any:
     if not isinstance(value, dt.datetime):
         return value
     if value.tzinfo is not None:
-        return value.astimezone(dt.UTC).replace(tzinfo=None)
+        return _told_in_utc(value)
     converted = connection.exec_driver_sql(_CONVERT, (value,)).scalar_one()
     if not isinstance(converted, dt.datetime):
         raise CursorSerializationError(f"The database cannot tell what {value} is in UTC")
     return converted
+
+
+def _told_in_utc(moment: dt.datetime) -> dt.datetime:
+    return moment.astimezone(dt.UTC).replace(tzinfo=None)
 
 
 def aware_utc(value: Any) -> Any:

@@ -340,7 +340,7 @@ class MongoLog:
         if reads_anew is not None:
             stream.position["replaced"] = True
         is_end = len(taken) < limit and reads_anew is None
-        reached = stream.position if taken or stream.has_moved or stream.is_worth_a_write() else position
+        reached = stream.position if stream.has_moved or stream.is_worth_a_write() else position
         self._expected = reached
         return LogPage(taken, reached, not is_end, [_health(reached, is_end=is_end)], reads_anew=reads_anew)
 
@@ -368,17 +368,17 @@ class _OpenStream:
         self._session: ClientSession = log.client.start_session()
         self._splits = False
         try:
-            self._stream = once_known(lambda: self._split_if_too_large(self._opened))
+            self._stream = once_known(self._begun)
         except BaseException:
             self._session.end_session()
             raise
 
     def next(self) -> dict[str, Any] | None:
         """Return the next event, put together where it comes in fragments; None at the end."""
-        event = self._split_if_too_large(self._whole)
+        event = self._read()
         if event is None and not self._stream.alive:
             self._pass_unseen_end()
-            event = self._split_if_too_large(self._whole)
+            event = self._read()
         if event is None:
             return None
         _check_whole(event)
@@ -430,16 +430,28 @@ class _OpenStream:
         )
         return stream
 
-    def _split_if_too_large(self, read: Callable[[], T]) -> T:
-        """Read, and where an event is larger than a reply may be, from the same place on in fragments."""
+    def _begun(self) -> ChangeStream[Any]:
+        """Open the stream; in fragments where its first event is larger than a reply may be."""
         try:
-            return read()
+            return self._opened()
         except errors.OperationFailure as error:
-            if self._splits or not _wants_fragments(error):
-                raise
+            self._split_for(error)
+        return self._opened()
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return the next event; from the same place on in fragments where it is larger than a reply may be."""
+        try:
+            return self._whole()
+        except errors.OperationFailure as error:
+            self._split_for(error)
+        self._reopen()
+        return self._whole()
+
+    def _split_for(self, error: errors.OperationFailure) -> None:
+        """Ask for fragments from now on; raise what they do not cure."""
+        if self._splits or not _wants_fragments(error):
+            raise error
         self._splits = True
-        self._stream = self._opened()
-        return read()
 
     def _pass_unseen_end(self) -> None:
         """Go on behind the end of a collection that the pipeline has kept from us."""
@@ -452,7 +464,7 @@ class _OpenStream:
     def _reopen(self) -> None:
         with suppress(errors.PyMongoError):
             self._stream.close()
-        self._stream = self._split_if_too_large(self._opened)
+        self._stream = self._begun()
 
     def _whole(self) -> dict[str, Any] | None:
         event: dict[str, Any] | None = self._stream.try_next()

@@ -257,7 +257,7 @@ class _MapParts:
             length = _META_SIZES.get(kind, 0)
             self.columns.append(Column(kind, described[at : at + length]))
             at += length
-        if at != end or len(self.columns) != count:
+        if at != end:
             raise ValueError("its column types do not fit")
         self.metadata = described[end + (count + 7) // 8 :]
 
@@ -385,8 +385,6 @@ def _text(data: bytes, at: int) -> tuple[bytes, int]:
 
 def _name(data: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + data[at]
-    if end >= len(data):
-        raise ValueError("a name is cut short")
     return data[at + 1 : end].decode(), end + 1
 
 

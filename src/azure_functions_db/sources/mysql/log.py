@@ -9,6 +9,7 @@ import time
 import zlib
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from azure_functions_db.core.errors import ConfigurationError, FetchError, PositionLostError, SourceConfigurationError
@@ -119,7 +120,7 @@ class BinlogLog:
     def changes(self, position: LogPosition, limit: int) -> LogPage:
         """Return the changes after a position."""
         start = BinlogPosition.of(position)
-        if self._reader is None or start != self._expected:
+        if start != self._expected:
             self.close()
             self._reader = self._opened(start)
         reader = self._reader
@@ -240,7 +241,7 @@ class BinlogLog:
         try:
             return self._dumped(server, start)
         except PositionLostError:
-            if not (start.file and start.gtids and self._is_purged(start.file)):
+            if not (start.gtids and self._is_purged(start.file)):
                 raise
         # The file has gone, but perhaps nothing of it was left to read: the server knows by the GTIDs.
         self.close()
@@ -272,9 +273,12 @@ class BinlogLog:
 
     @staticmethod
     def _events(replica: Replica, server: Server, start: BinlogPosition) -> Iterator[Event]:
+        """Ask for the events after a position, and read the first: a server that no longer has them says so instead."""
         if start.file:
-            return replica.dump(start.file, start.offset)
-        return replica.dump_after(server.gtid_set(start.gtids or ""))
+            events = replica.dump(start.file, start.offset)
+        else:
+            events = replica.dump_after(server.gtid_set(start.gtids or ""))
+        return chain(list(islice(events, 1)), events)
 
     def _examined(self, connection: Connection) -> Server:
         server = Server.asked(connection)
@@ -312,8 +316,6 @@ class BinlogLog:
 
     def _is_worth_a_write(self, start: BinlogPosition, reached: BinlogPosition, reader: TransactionReader) -> bool:
         """Tell whether a position that moved past changes of others has moved far enough to be written."""
-        if reached == start:
-            return False
         moved_long = reached.time - start.time >= self._options.idle_seconds
         return moved_long or not start.file or reader.read_bytes >= self._options.idle_bytes
 
@@ -589,7 +591,7 @@ class Replica:
             try:
                 head = read(4)
                 length = int.from_bytes(head[:3], "little")
-                data = read(length) if len(head) == 4 else b""
+                data = read(length)
             except OSError as error:
                 raise FetchError(f"The log does not go on: {error}", transient=True) from error
             if len(head) < 4 or len(data) < length:

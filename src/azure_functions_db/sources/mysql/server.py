@@ -129,8 +129,7 @@ class Server:
 
     def is_idle_at(self, position: BinlogPosition) -> bool:
         """Tell whether nothing at all was committed after a position; False where that is not certain."""
-        present = self.gtids
-        return bool(position.gtids) and position.done is None and present is not None and position.gtids == str(present)
+        return bool(position.gtids) and position.done is None and position.gtids == str(self.gtids)
 
     def demand(self) -> None:
         """Refuse a server whose log does not hold every change as a whole row."""
@@ -170,7 +169,7 @@ def log_files(connection: Connection) -> Sequence[LogFile]:
 
 def bytes_after(position: BinlogPosition, files: Sequence[LogFile]) -> int:
     """Return how much of the log follows a position."""
-    following = [file for file in files if not position.file or file_number(file.name) >= position.number]
+    following = [file for file in files if file_number(file.name) >= position.number]
     total = sum(file.size for file in following)
     is_in_first = bool(following) and following[0].name == position.file
     return max(0, total - position.end) if is_in_first else total
@@ -223,8 +222,8 @@ def examined(log: BinlogLog) -> Iterator[Finding]:
 def cured(log: BinlogLog, *, dry_run: bool) -> Sequence[str]:
     """Run the statements that cure the settings of a log, or only return them."""
     with log.connected() as connection:
-        wrong = [finding for finding in Server.asked(connection).examined() if finding.grade == "error"]
-        statements = [str(finding.remedy) for finding in wrong if str(finding.remedy).startswith("SET GLOBAL")]
+        remedies = [str(finding.remedy) for finding in Server.asked(connection).examined()]
+        statements = [remedy for remedy in remedies if remedy.startswith("SET GLOBAL")]
         for statement in () if dry_run else statements:
             connection.exec_driver_sql(statement)
     return statements
@@ -325,7 +324,7 @@ def health_of(log: BinlogLog, checkpoint: CheckpointJson, *, begins_now: bool) -
     is_idle = server.is_idle_at(position) or (place is None and begins_now)
     lag = 0 if is_idle else bytes_after(position, files)
     details = {
-        "oldest_log": files[0].name if files else None,
+        "oldest_log": files[0].name,
         "log_bytes": sum(file.size for file in files),
         "log_retention_seconds": server.retention_seconds,
     }
@@ -352,7 +351,7 @@ def _age(position: BinlogPosition) -> float | None:
 def _warning(health: StreamHealth, server: Server, files: Sequence[LogFile], position: BinlogPosition) -> str | None:
     if not health.lag_bytes:
         return None
-    if position.file and files and position.number < file_number(files[0].name):
+    if position.file and position.number < file_number(files[0].name):
         return f"the log of the position ({position.file}) is gone: the oldest that is left is {files[0].name}"
     left = health.retention_left_seconds
     if left is not None and left < _SHORT_OF_TIME * (server.retention_seconds or 0):

@@ -243,8 +243,7 @@ def _checked_start(text: str) -> str:
     from azure_functions_db.sources.mysql.position import parsed
 
     try:
-        if text not in {"now", "beginning"}:
-            parsed(text)
+        parsed(text)
     except (ConfigurationError, AttributeError) as error:
         raise SourceConfigurationError(f"start_at=: {error}") from None
     return text

@@ -243,12 +243,17 @@ class TransactionReader:
                 f"An XA transaction has changed {table.full_name}: the log has its rows before anybody knows whether "
                 "it is committed. Let no XA transaction write to tables that are watched"
             )
+        if not self._is_done(transaction):
+            self._offer(self._changes(table, event, transaction))
+
+    def _is_done(self, transaction: _Transaction) -> bool:
+        """Count an event with changes; tell whether all of them were taken before."""
         transaction.rows_events += 1
-        resumed = self._resumed
-        if resumed is not None and transaction.rows_events <= resumed[0]:
-            return
-        self._pending = self._changes(table, event, transaction)
-        self._taken = resumed[1] if resumed is not None else 0
+        return self._resumed is not None and transaction.rows_events <= self._resumed[0]
+
+    def _offer(self, changes: list[Change]) -> None:
+        """Have the changes of an event taken, but for those that were before."""
+        self._pending, self._taken = changes, 0 if self._resumed is None else self._resumed[1]
         self._resumed = None
 
     def _open_transaction(self, event: Event) -> _Transaction:
@@ -304,11 +309,11 @@ class TransactionReader:
         elif word.startswith("XA START"):
             if self._transaction is not None:
                 self._transaction.is_prepared, self._transaction.is_standalone = True, False
-        elif not word.startswith(("XA END", "SAVEPOINT", "ROLLBACK TO")):
+        else:
             self._read_other_statement(event, statement)
 
     def _read_other_statement(self, event: Event, statement: Statement) -> None:
-        """Read DDL; it is a transaction of its own unless it stands inside one."""
+        """Read DDL, or what a transaction says beside its rows; it is one of its own unless it stands inside one."""
         transaction = self._transaction
         if transaction is None:
             transaction = self._transaction = _Transaction(self._replica.file, event, None, event.timestamp, True)
@@ -327,20 +332,15 @@ class TransactionReader:
             self._ending = event
 
     def _truncate(self, table: str, transaction: _Transaction, statement: Statement) -> None:
-        transaction.rows_events += 1
+        if self._is_done(transaction):
+            return
         metadata = {**self._metadata(table, transaction), "statement": statement.bare.split(None, 1)[0].upper()}
         position = f"{transaction.name}:{transaction.rows_events}.0"
-        self._pending, self._taken = [Change("truncate", position, {}, None, metadata=metadata)], 0
-        self._resumed = None
+        self._offer([Change("truncate", position, {}, None, metadata=metadata)])
 
     def _learn_gtids(self, event: Event) -> None:
         """Find out at the beginning of the oldest file what lies before it."""
-        if (
-            self._gtids is None
-            and self._last is None
-            and self._started.crc is None
-            and self._started.offset <= _FIRST_EVENT
-        ):
+        if self._gtids is None and self._last is None and self._started.offset <= _FIRST_EVENT:
             self._gtids = (_mariadb_list if self._is_mariadb else _mysql_list)(event.body)
 
     def _gtid_set(self, text: str | None) -> MariaDbGtids | MySqlGtids | None:

@@ -138,8 +138,7 @@ class OutboxRows:
     def validate(self) -> None:
         """Raise where the table is no outbox, or lacks the column of the partitions."""
         with reading(self.name):
-            self._outbox.reflected(self.engine())
-            self._partition_column  # noqa: B018 - asking is what checks it
+            self._partition_column  # noqa: B018 - asking is what checks it, and the table
         self.events.validate()
 
     def page(self, checkpoint: CheckpointJson, limit: int, *, waits: bool = True) -> Page:
@@ -154,7 +153,7 @@ class OutboxRows:
     def changes(self, result: FetchResult, following: CheckpointJson, horizon: Horizon | None) -> FetchResult:
         """Return the rows of a page as the events they are; a payload that is no JSON makes its row undecodable."""
         undecodable = dict(result.undecodable)
-        if result.records and not self._holds_json:
+        if not self._holds_json:
             undecodable |= _decode(result.records, self._outbox.columns.payload, self.name)
         return FetchResult(
             _changes(result.records, self._outbox),
@@ -288,9 +287,16 @@ class OutboxRows:
 
     @cached_property
     def _partition_column(self) -> str:
-        if self.partition_by not in self._outbox.reflected(self.engine()).columns:
+        engine = self.engine()
+        column = self._outbox.reflected(engine).columns.get(self.partition_by)
+        if column is None:
             raise SourceConfigurationError(
                 f"partition_by= names {self.partition_by!r}, which is no column of the table"
+            )
+        if engine.dialect.name in {"mysql", "mariadb"} and values.type_name(column.type) == "TIMESTAMP":
+            raise SourceConfigurationError(
+                f"partition_by= names {self.partition_by!r}, a TIMESTAMP, which each session tells in its own time "
+                "zone: name a column that has the same value for all of them"
             )
         return self.partition_by
 
@@ -449,10 +455,7 @@ def _positions(outbox: Outbox, engine: Engine) -> Iterator[Finding]:
 
 def _place(rows: SqlAlchemySource, checkpoint: CheckpointJson) -> tuple[Any, ...] | None:
     written = checkpoint.get("cursor")
-    if written is None:
-        return None
-    place = deserialize_position(written, rows.pk_columns)
-    return None if place[0] is None else place
+    return None if written is None else deserialize_position(written, rows.pk_columns)
 
 
 def _newest_number(connection: Connection, outbox: Outbox) -> int | None:

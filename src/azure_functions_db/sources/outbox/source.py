@@ -208,13 +208,13 @@ class OutboxSource:
         return self._rows.thin.count_changes(_position(checkpoint), most)
 
     def backlog(self, checkpoint: CheckpointJson) -> Backlog:
-        """Return how many events follow the checkpoint, and the age of the first."""
+        """Return how many events follow the checkpoint, the age of the first, and who holds others back."""
         rows = self.count_changes(checkpoint, _COUNTED)
         first = self._rows.thin.fetch_changes(_position(checkpoint), 1).records
         written_at = first[0].get(self.outbox.columns.created_at or "") if first else None
         lag = lag_seconds(written_at, utc_now()) if rows else 0.0
         horizon = self._rows.horizon(checkpoint) or self._rows.events.backlog(_position(checkpoint)).horizon
-        return Backlog(rows, "rows", is_more=rows >= _COUNTED, lag_seconds=lag, horizon=horizon if rows else None)
+        return Backlog(rows, "rows", is_more=rows >= _COUNTED, lag_seconds=lag, horizon=horizon)
 
     def prune(self, checkpoint: CheckpointJson, older_than: dt.timedelta, *, dry_run: bool = False) -> int:
         """Remove what was delivered up to the checkpoint and is older than this; return how many rows that were."""
@@ -304,7 +304,8 @@ class OutboxReader:
         """Read a page; where rows are there and held back, wait a little for them, once in a tick."""
         page, deadline = self._rows.page(checkpoint, limit), self._clock() + self._wait
         while not page.result.records and not page.result.more and not self._has_looked:
-            horizon = self._rows.horizon(checkpoint)
+            # Behind what was looked at: the rows of other shares hold nobody back.
+            horizon = self._rows.horizon({**checkpoint, **page.result.next_checkpoint})
             if horizon is None or self._clock() >= deadline:
                 self._has_looked = True
                 return page, horizon
@@ -417,7 +418,10 @@ class Removal:
             connection.commit()
 
     def _place(self, written: Any) -> tuple[Any, ...]:
-        return deserialize_position(written, self._rows.thin.pk_columns)
+        """Return a written position as rows have it: SQLite's texts of times as the times that they are."""
+        thin = self._rows.thin
+        cursor, *key = deserialize_position(written, thin.pk_columns)
+        return thin.revived({thin.cursor_column: cursor})[thin.cursor_column], *key
 
     def _place_of(self, row: RawRecord) -> tuple[Any, ...]:
         return tuple(row[name] for name in (self._rows.thin.cursor_column, *self._rows.thin.pk_columns))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_chec
 from azure_functions_db.core.errors import ConfigurationError, SerializationError, WriteConnectionError, WriteError
 from azure_functions_db.core.serializers import json_safe
 from azure_functions_db.sql.failures import code_of, is_connection_failure
-from azure_functions_db.sql.own_tables import exact_text
+from azure_functions_db.sql.own_tables import exact_text, own_types
 from azure_functions_db.sql.reflection import table_with, unknown_columns
 from azure_functions_db.sql.transactions import joined
 
@@ -47,7 +47,6 @@ POSITION_DEFAULT = (
 OLDEST_RUNNING = "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)"
 """The lowest transaction id that may still write, as PostgreSQL tells it; all below have ended."""
 
-_MYSQL = {"mysql", "mariadb"}
 _LONGEST = 255
 _WITH_POSITION = {"postgresql", "mssql"}
 
@@ -117,7 +116,7 @@ def _column(part: str, name: str, dialect: str) -> Column[Any]:
             is_key = dialect == "postgresql"
             return Column(name, _id_type(dialect), primary_key=is_key, unique=None if is_key else True, nullable=False)
         case "topic" | "key" | "type":
-            kind = Unicode(_LONGEST) if dialect == "mssql" else exact_text(_LONGEST)
+            kind = Unicode(_LONGEST) if dialect == "mssql" else exact_text(_LONGEST, dialect)
             return Column(name, kind, nullable=False)
         case "payload" | "headers":
             return Column(name, _json_type(dialect))
@@ -132,29 +131,32 @@ def _column(part: str, name: str, dialect: str) -> Column[Any]:
 
 def _id_type(dialect: str) -> Any:
     from sqlalchemy import CHAR
-    from sqlalchemy.dialects import mssql, mysql, postgresql
-
-    if dialect in _MYSQL:
-        return mysql.CHAR(36, charset="ascii", collation="ascii_bin")
-    return {"postgresql": postgresql.UUID(), "mssql": mssql.UNIQUEIDENTIFIER()}.get(dialect, CHAR(36))
-
-
-def _json_type(dialect: str) -> Any:
-    from sqlalchemy import JSON
-    from sqlalchemy.dialects import mssql, postgresql
 
     match dialect:
         case "postgresql":
-            return postgresql.JSONB(none_as_null=True)
+            return own_types(dialect).UUID()
         case "mssql":
-            return mssql.NVARCHAR(None)
+            return own_types(dialect).UNIQUEIDENTIFIER()
+        case "sqlite":
+            return CHAR(36)
+        case _:
+            return own_types(dialect).CHAR(36, charset="ascii", collation="ascii_bin")
+
+
+def _json_type(dialect: str) -> Any:
+    from sqlalchemy import JSON, NVARCHAR
+
+    match dialect:
+        case "postgresql":
+            return own_types(dialect).JSONB(none_as_null=True)
+        case "mssql":
+            return NVARCHAR(None)
         case _:
             return JSON(none_as_null=True)
 
 
 def _clock(dialect: str) -> tuple[Any, Any]:
     from sqlalchemy import DateTime, text
-    from sqlalchemy.dialects import mssql, mysql
 
     match dialect:
         case "postgresql":
@@ -162,9 +164,9 @@ def _clock(dialect: str) -> tuple[Any, Any]:
         case "sqlite":
             return DateTime(), text("(strftime('%Y-%m-%d %H:%M:%f', 'now'))")
         case "mssql":
-            return mssql.DATETIMEOFFSET(), text("SYSDATETIMEOFFSET()")  # type: ignore[no-untyped-call]
+            return own_types(dialect).DATETIMEOFFSET(), text("SYSDATETIMEOFFSET()")
         case _:
-            return mysql.TIMESTAMP(fsp=6), text("CURRENT_TIMESTAMP(6)")
+            return own_types(dialect).TIMESTAMP(fsp=6), text("CURRENT_TIMESTAMP(6)")
 
 
 def _sequence(name: str, dialect: str) -> Column[Any]:
@@ -179,10 +181,9 @@ def _sequence(name: str, dialect: str) -> Column[Any]:
 
 def _position(name: str, dialect: str) -> Column[Any]:
     from sqlalchemy import BigInteger, Column, text
-    from sqlalchemy.dialects import mssql
 
     if dialect == "mssql":
-        return Column(name, mssql.ROWVERSION(), nullable=False)  # type: ignore[no-untyped-call]
+        return Column(name, own_types(dialect).ROWVERSION(), nullable=False)
     return Column(name, BigInteger, nullable=False, server_default=text(POSITION_DEFAULT))
 
 
@@ -389,7 +390,7 @@ def _completion(table: Table, missing: list[Column[Any]], dialect: str, columns:
 
 def _can_be_added(column: Column[Any]) -> bool:
     """Tell whether the rows that are there can do without a value, or get one by themselves."""
-    return bool(column.nullable or column.server_default is not None or column.identity or column.primary_key)
+    return bool(column.nullable or column.server_default is not None or column.primary_key)
 
 
 def _unique(column: Column[Any], dialect: str, columns: Columns) -> str:

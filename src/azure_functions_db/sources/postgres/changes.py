@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from azure_functions_db.core.types import Operation, RawRecord
     from azure_functions_db.sources.postgres.pgoutput import Delete, Message, Relation, Truncate, Update, Value
-    from azure_functions_db.sources.postgres.replication import Feed
+    from azure_functions_db.sources.postgres.replication import Feed, Received
     from azure_functions_db.sources.postgres.server import Server, Table
     from azure_functions_db.sources.stream import LogPosition
 
@@ -71,8 +71,8 @@ class Place(NamedTuple):
 class SeenTransactions:
     """The transactions that the rows of a snapshot show, and that the stream must not tell again."""
 
-    xmin: int
     xmax: int
+    """All that began later do not show, nor do those that were running."""
     running: frozenset[int]
     until: int
     """All of them have committed before this place in the log."""
@@ -83,10 +83,8 @@ class SeenTransactions:
         written = position.get("seen")
         if written is None:
             return None
-        xmin, xmax, running = written.split(":")
-        return cls(
-            int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))), lsn_of(position["until"])
-        )
+        _, xmax, running = written.split(":")
+        return cls(int(xmax), frozenset(map(int, filter(None, running.split(",")))), lsn_of(position["until"]))
 
     def show(self, transaction: Transaction) -> bool:
         """Tell whether the rows show a transaction."""
@@ -95,7 +93,7 @@ class SeenTransactions:
     def had_ended(self, xid: int) -> bool:
         """Tell whether a transaction had ended when the rows were read."""
         wide = self._widened(xid)
-        return wide < self.xmin or (wide < self.xmax and wide not in self.running)
+        return wide < self.xmax and wide not in self.running
 
     def _widened(self, xid: int) -> int:
         """Return an id of 32 bits with those before them: the nearest to the snapshot's own."""
@@ -182,7 +180,7 @@ class ChangeStream:
         self._tables: dict[int, TableRows | None] = {}
         self._transaction: Transaction | None = None
         self._pending: list[Change] = []
-        self._unread: bytes | None = None
+        self._unread: Received = None
         self.failures: dict[str, Exception] = {}
         """What is wrong with changes, by their positions."""
         self.is_caught_up = False
@@ -192,13 +190,11 @@ class ChangeStream:
     def place(self) -> Place:
         """The place behind all that was handed out."""
         transaction = self._transaction
-        if transaction is None or transaction.skips_all or transaction.messages < transaction.skipped:
-            # What was handed out before may not have come by yet.
+        if transaction is None or transaction.skips_all or transaction.messages <= transaction.skipped:
+            # Nothing new of it was handed out, and what was before may not have come by yet.
             is_before = self._lsn <= self._resumed.commit_lsn
             return self._resumed._replace(lsn=self._lsn) if is_before else Place(self._lsn)
         whole = transaction.messages - bool(self._pending)
-        if not whole and not self._pending:
-            return Place(self._lsn)
         parts = self._last_parts - len(self._pending) if self._pending else 0
         return Place(self._lsn, transaction.commit_lsn, whole, parts)
 
@@ -225,7 +221,7 @@ class ChangeStream:
     _heard: int | None = None
     _has_asked = False
 
-    def _next(self) -> bytes | int | None:
+    def _next(self) -> Received:
         if self._unread is not None:
             unread, self._unread = self._unread, None
             return unread
@@ -250,13 +246,12 @@ class ChangeStream:
 
     def _look_for_commit(self) -> None:
         """Read the end of a transaction right behind its last change: it is then done with."""
-        transaction = self._transaction
-        if transaction is None or self._pending or self._unread is not None:
+        if self._transaction is None or self._pending:
             return
         received = self._next()
         if isinstance(received, bytes) and received.startswith(b"C"):
             self._receive(received, [])
-        elif isinstance(received, bytes):
+        else:
             self._unread = received
 
     def _receive(self, data: bytes, taken: list[Change]) -> None:
@@ -307,7 +302,7 @@ class ChangeStream:
         if table is None:
             return
         if message.old is not None:
-            self._add(taken, self._update(table, message))
+            self._add(taken, self._update(table, message, message.old))
             return
         if UNCHANGED in message.new:
             read = table.rows.read(message.new)
@@ -317,7 +312,6 @@ class ChangeStream:
 
     def _written(self, op: Operation, table: TableRows, values: Sequence[Value]) -> Change:
         """Return the change of a row that has nothing before it; a quick way for rows with nothing odd about them."""
-        self._last_parts = 1
         row = table.rows.plain(values)
         if row is None:
             read = table.rows.read(values)
@@ -334,13 +328,13 @@ class ChangeStream:
         change.__class__ = Change
         return change  # type: ignore[no-any-return]  # it is one by now
 
-    def _update(self, table: TableRows, message: Update) -> list[Change]:
+    def _update(self, table: TableRows, message: Update, before: Sequence[Value]) -> list[Change]:
         """Return an update with a row before, or the two halves of one that has moved the key."""
         new = table.rows.read(_completed(message))
-        old = table.rows.read(message.old or ())
+        old = table.rows.read(before)
         if message.old_kind == "K":
             old = old._replace(values=_key_of(table, old.values))
-        elif _key_values(table, message.old or ()) == _key_values(table, _completed(message)):
+        elif _key_values(table, before) == _key_values(table, _completed(message)):
             return [self._change("update", table, _key_of(table, new.values), new, old)]
         gone = self._change("delete", table, _key_of(table, old.values), None, old)
         return [gone, self._change("insert", table, _key_of(table, new.values), new, None, part=1)]
@@ -363,9 +357,9 @@ class ChangeStream:
         """Do nothing: origins, types and logical messages tell nothing about rows."""
 
     def _add(self, taken: list[Change], changes: list[Change]) -> None:
-        transaction = self._transaction
+        transaction: Any = self._transaction
         self._last_parts = len(changes)
-        if transaction is not None and transaction.parts_done and transaction.messages == transaction.skipped + 1:
+        if transaction.messages == transaction.skipped + 1:
             changes = changes[transaction.parts_done :]
         taken += changes
 

@@ -77,7 +77,6 @@ class PostgresLog:
         """Become the slot's only reader; a slot that cannot be read is left for the first read to explain."""
         if self._definition.snapshot == "only":
             return
-        self._refusal = None
         try:
             if self._definition.transport == "stream":
                 self._feed = Replication(self._server.engine, self._config, self._definition, self._name)
@@ -130,7 +129,11 @@ class PostgresLog:
                 "it all the same)",
                 source=self._name,
             )
-        page = reader.page(chosen, after, limit, position)
+        try:
+            page = reader.page(chosen, after, limit, position)
+        except BaseException:
+            self._close_reader()  # its transaction may be over: whoever tries again looks anew
+            raise
         return RowsPage(page.changes, position, page.after, self._told(page.undecodable))
 
     def changes(self, position: LogPosition, limit: int) -> LogPage:
@@ -138,11 +141,9 @@ class PostgresLog:
         self._close_reader()
         is_first = self._state is None
         stream, state = self._resumed(position)
-        changes = stream.take(limit)
-        if self._definition.refetch_toast:
-            changes = [self._refetched(change) for change in changes]
+        changes = self._taken(stream, limit)
         self._at = stream.place
-        more = bool(changes) and not stream.is_caught_up
+        more = not stream.is_caught_up
         if not changes:
             self._passed.clear()
             self._passed[position["value"]] = max(stream.place.lsn, state.flushed_lsn)
@@ -151,6 +152,15 @@ class PostgresLog:
         undecodable = {i: failures[each.position] for i, each in enumerate(changes) if each.position in failures}
         facts = [self._health(state, stream)] if is_first or not more else []
         return LogPage(changes, following, more, facts, self._told(undecodable))
+
+    def _taken(self, stream: ChangeStream, limit: int) -> list[Change]:
+        try:
+            changes = stream.take(limit)
+            return [self._refetched(change) for change in changes] if self._definition.refetch_toast else changes
+        except BaseException:
+            # What it had taken so far is lost with it: whoever tries again begins where the position is.
+            self._stream = None
+            raise
 
     def quiet(self, position: LogPosition) -> StreamHealth | None:
         """Return how things stand where nothing has been written since the position, or since it was last looked at."""
@@ -249,14 +259,13 @@ class PostgresLog:
         return self._stream, state
 
     def _feed_of(self, state: ServerState) -> Replication | Peek:
-        if self._feed is None:
-            reason = self._refusal or FetchError(f"Slot {self._definition.slot!r} cannot be read", source=self._name)
-            if self._refusal is not None and state.wal_level != "logical":
-                raise SourceConfigurationError(
-                    "wal_level must be logical: ALTER SYSTEM SET wal_level = logical, then restart the server"
-                ) from self._refusal
-            raise reason
-        return self._feed
+        if self._feed is not None:
+            return self._feed
+        if state.wal_level != "logical":
+            raise SourceConfigurationError(
+                "wal_level must be logical: ALTER SYSTEM SET wal_level = logical, then restart the server"
+            ) from self._refusal
+        raise self._refusal or FetchError(f"Slot {self._definition.slot!r} cannot be read", source=self._name)
 
     def _checked(self, position: LogPosition) -> ServerState:
         """Hold the slot and see that it still has all that follows the position."""

@@ -210,10 +210,7 @@ def _delete(data: bytes) -> tuple[Delete, int]:
 
 def _truncate(data: bytes) -> tuple[Truncate, int]:
     (count,) = _INT32(data, 1)
-    end = 6 + 4 * count
-    if end > len(data):
-        raise ValueError(count)
-    return Truncate(struct.unpack_from(f">{count}I", data, 6)), end
+    return Truncate(struct.unpack_from(f">{count}I", data, 6)), 6 + 4 * count
 
 
 def _other(data: bytes) -> tuple[Other, int]:

@@ -284,8 +284,7 @@ def check_definition(server: Server, definition: Definition, name: str) -> None:
     """Raise for the first thing that cannot work."""
     for finding in findings(server, definition):
         if finding.grade == "error":
-            cure = f": {finding.remedy}" if finding.remedy else ""
-            raise SourceConfigurationError(f"Source {name!r}: {finding.text}{cure}", source=name)
+            raise SourceConfigurationError(f"Source {name!r}: {finding.text}: {finding.remedy}", source=name)
 
 
 def examined(server: Server, definition: Definition, config: DbConfig) -> Iterator[Finding]:

@@ -168,8 +168,7 @@ class TrackingServer:
 
     def asked(self, connection: Connection, statement: str) -> Row[Any] | None:
         """Return the one row that answers a question about the table, or None."""
-        parameters = {"name": self.quoted} if ":name" in statement else {}
-        return connection.execute(_statement(statement), parameters).one_or_none()
+        return connection.execute(_statement(statement), {"name": self.quoted}).one_or_none()
 
     def described(self) -> Row[Any]:
         """Return what the catalogue knows about the table."""
