@@ -238,5 +238,5 @@ def main(task: Task, errors: Path) -> None:
         try:
             record("ticked", handled=trigger.run(timer=None, handler=handler))
         except DbError as error:
-            record("failed", error=type(error).__name__)
+            record("failed", error=type(error).__name__, message=str(error))
         time.sleep(task.rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,22 @@ class Sky:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "sky.json"
+        self._turning = threading.Lock()
 
     def turn(self, **changes: Any) -> None:
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps(self._now() | changes))
-        draft.replace(self._path)
+        with self._turning:
+            draft = self._path.with_suffix(".new")
+            draft.write_text(json.dumps(self._now() | changes))
+            draft.replace(self._path)
 
     def clock_of(self, who: str) -> dt.datetime:
         """The time by the clock of one process, which is off by as much as the weather says."""
         return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._now().get(f"clock of {who}", 0.0))
 
     def storage_fault_of(self, who: str) -> str | None:
-        """A fault for the next request: always for a process that is cut off, else as often as the weather says."""
+        """A fault for the next request: always in an outage or when cut off, else as often as the weather says."""
         now = self._now()
-        if now.get("cut off") == who:
+        if now.get("outage") or now.get("cut off") == who:
             return "timeout"
         return random.choice(FAULTS) if random.random() < now.get("storage faults", 0.0) else None
 

@@ -30,7 +30,8 @@ SERVERS = ("postgres", "mariadb")
 POLLERS = {"postgres": "postgres", "mariadb": "mariadb", "postgres_log": "postgres", "mariadb_log": "mariadb"}
 """Pollers by their names, and the server of each: its table is polled, or its log is read."""
 CONTAINER = "chaos"
-LONGEST_DRAIN = 90.0
+PATIENCE = 60.0
+"""How long nothing may arrive, when the sky is clear, until what is missing counts as lost."""
 
 
 class Storm:
@@ -70,10 +71,18 @@ class Storm:
         self._enough.set()
         for writer in self._all_writers():
             writer.join(60)
-        deadline = time.monotonic() + LONGEST_DRAIN
-        while any(verdict.lost for verdict in self.verdicts().values()) and time.monotonic() < deadline:
-            time.sleep(0.5)
+        self._catch_up()
         self.fleet.dismiss()
+
+    def _catch_up(self) -> None:
+        least, since = self._missing(), time.monotonic()
+        while least and time.monotonic() - since < PATIENCE:
+            time.sleep(0.5)
+            if (missing := self._missing()) < least:
+                least, since = missing, time.monotonic()
+
+    def _missing(self) -> int:
+        return sum(len(verdict.lost) for verdict in self.verdicts().values())
 
     def verdicts(self) -> dict[str, Verdict]:
         return {
@@ -111,11 +120,13 @@ class Storm:
         journal = entries(self._folder, poller)
         takes = [entry["who"] for entry in journal if entry["what"] == "took"]
         handovers = sum(before != after for before, after in pairwise(takes))
-        failures = Counter(entry["error"] for entry in journal if entry["what"] == "failed")
+        failed = [entry for entry in journal if entry["what"] == "failed"]
+        failures = Counter(entry["error"] for entry in failed)
         told = sum(entry["what"] == "told" for entry in journal)
         aside = len(list(quarantined(self._folder, poller)))
         counts = f"{len(takes)} leases, {handovers} handovers, {told} told of a loss, {aside} quarantined"
-        return f"{counts}, failed ticks {dict(failures)}"
+        last = f", the last one with {failed[-1]['message']}" if failed else ""
+        return f"{counts}, failed ticks {dict(failures)}{last}"
 
     def _task(self, poller: str, number: int) -> Task:
         return Task(

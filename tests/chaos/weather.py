@@ -32,6 +32,7 @@ HOLD_SLOT = b"START_REPLICATION SLOT postgres_log LOGICAL 0/0 (proto_version '1'
 NOISE = "SELECT pg_logical_emit_message(true, 'noise', repeat('x', 1000000)) FROM generate_series(1, 20)"
 RELOAD = "SELECT pg_reload_conf()"
 SLOT_STATUS = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'postgres_log'"
+LAST_REQUEST_SECONDS = 0.5
 LOG_READERS = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
 
 
@@ -122,7 +123,18 @@ class Weather:
         return self._restart("mariadb", crash=self._random.random() < 0.5)
 
     def azurite_restart(self) -> str:
-        return self._restart("azurite", crash=False)
+        return self._aside_from_others("azurite", self._outage)
+
+    def _outage(self) -> None:
+        """Let the storage go down when no write is on its way.
+
+        When Azurite ends it writes down where contents lie, then which blobs there are: one that is written between
+        the two cannot be read ever again, which no storage account would do to us.
+        """
+        self._sky.turn(outage=True)
+        time.sleep(LAST_REQUEST_SECONDS)
+        self._servers.restart("azurite", crash=False)
+        self._sky.turn(outage=False)
 
     def log_cut(self) -> str:
         """End the connections on which logs are read, whatever is on its way on them."""

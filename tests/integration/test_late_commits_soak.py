@@ -27,6 +27,8 @@ from tests.support.visitors import visitor
 
 SECONDS = float(os.environ.get("AZFDB_SOAK_SECONDS", "8"))
 WITHOUT = os.environ.get("AZFDB_SOAK_WITHOUT", "")
+LONGEST = 90.0
+"""How long a machine that is busy with something else may take for the traffic that a test is about."""
 SETTLE_SECONDS = 10
 """A distance that no transaction of the traffic lasts for."""
 # All to the east of the zone that the writers of a naive column mean.
@@ -126,16 +128,20 @@ def session(dialect: str, progress: float) -> dict[str, Any]:
     )
 
 
+def had_all(soak: Traffic, seconds: float) -> bool:
+    """Tell whether there was as much traffic as these seconds must have, and every incident among it."""
+    return soak.rows() > 2 * seconds and all(incident.staged for incident in soak.incidents)
+
+
 @pytest.mark.timeout(SECONDS + 240)
 @pytest.mark.parametrize("server", DIALECTS)
 def test_nothing_is_lost_in_any_weather(place: Place) -> None:
     with taken_away(WITHOUT):
         soak = traffic(place, SECONDS)
-        soak.run(SECONDS, patience=15 + SETTLE_SECONDS)
+        soak.run(SECONDS + LONGEST, 15 + SETTLE_SECONDS, lambda passed: passed > SECONDS and had_all(soak, SECONDS))
 
     print(soak.report())  # noqa: T201 - the measure of a soak
-    assert len(soak.committed) > 2 * SECONDS
-    assert all(incident.staged for incident in soak.incidents)
+    assert had_all(soak, SECONDS), "the machine is too slow to say anything"
     assert bool(soak.faults()) is bool(WITHOUT), soak.faults()[:20]
 
 
@@ -144,7 +150,7 @@ def test_nothing_is_lost_in_any_weather(place: Place) -> None:
 def test_each_incident_goes_wrong_without_its_guard(place: Place, guard: str) -> None:
     control = Traffic(place.url, [], incidents(place, guard))
     with taken_away(guard):
-        control.run(60, patience=0, enough=lambda: all(one.faults or one.staged > 9 for one in control.incidents))
+        control.run(LONGEST, 0, lambda _: all(one.faults or one.staged > 9 for one in control.incidents))
 
     print(control.report())  # noqa: T201 - the measure of a control
     assert [incident.name for incident in control.incidents if not incident.faults] == []
@@ -153,7 +159,7 @@ def test_each_incident_goes_wrong_without_its_guard(place: Place, guard: str) ->
 @pytest.mark.parametrize("server", DIALECTS)
 def test_plain_polling_would_have_lost_rows(place: Place) -> None:
     soak = traffic(place, 3, in_flight="ignore")
-    soak.run(3, patience=1)
+    soak.run(LONGEST, 1, lambda passed: passed > 3 and had_all(soak, 10))
 
     print(soak.report())  # noqa: T201 - the measure of a soak
     assert soak.lost()["stamp"] + soak.lost()["id"]

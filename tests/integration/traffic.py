@@ -425,13 +425,18 @@ class Traffic:
         self.incidents = [new_incident(self._writing_over) for new_incident in incidents]
         self.committed: dict[int, int] = {}
 
-    def run(self, seconds: float, patience: float, enough: Callable[[], bool] = lambda: False) -> None:
-        """Let all run for a while; then let the pollers catch up, as long as they get on within the patience."""
+    def run(self, longest: float, patience: float, enough: Callable[[float], bool]) -> None:
+        """Let all run until it is enough, which is asked with the seconds that have passed, or takes too long.
+
+        Then let the pollers catch up, as long as they get on within the patience.
+        """
         workers: list[Worker] = [*self.pollers, self.coordinator, *self.writers, *self.incidents]
         for worker in workers:
             worker.start()
-        over = time.monotonic() + seconds
-        while time.monotonic() < over and not enough() and not any(worker.failure for worker in workers):
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < longest and not enough(passed):
+            if any(worker.failure for worker in workers):
+                break
             time.sleep(0.1)
         self._end_writing()
         self._catch_up(patience)
@@ -440,6 +445,10 @@ class Traffic:
             worker.join(60)
             if worker.failure:
                 raise worker.failure
+
+    def rows(self) -> int:
+        """How many rows the writers have committed so far."""
+        return sum(len(writer.committed) for writer in self.writers)
 
     def lost(self) -> dict[str, int]:
         """How many rows each kind of poller did not get in their newest version; shares of one kind count together."""

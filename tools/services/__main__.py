@@ -60,7 +60,7 @@ def run(command: list[str]) -> int:
     if shared is not None:
         return call(command, shared.settings)
     with started(instance):
-        code = call(command, instance.settings)
+        code = call(command, instance.settings | {"TMPDIR": str(instance.temporary())})
     instance.stop()
     return code
 

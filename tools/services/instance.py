@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from tools.services.cosmos import Cosmos
 from tools.services.mariadb import MariaDb
 from tools.services.postgres import Postgres, Postgres18
 from tools.services.processes import Process, start_time
-from tools.services.server import CHECKOUT, ELSEWHERE, Server
+from tools.services.server import CHECKOUT, ELSEWHERE, Server, roomy_memory
 
 ROOT = CHECKOUT / ".services"
 SERVERS: tuple[type[Server], ...] = (Postgres, Postgres18, MariaDb, Azurite, Cosmos)
@@ -42,7 +43,7 @@ def exclusive() -> Iterator[None]:
 
 
 class Instance:
-    """The servers of one folder below `.services/`."""
+    """The servers of one folder below `.services/`, which leads into memory where there is room."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,6 +66,12 @@ class Instance:
         """The environment variables that tell tests where the servers are."""
         return dict(self._settings)
 
+    def temporary(self) -> Path:
+        """A folder for whatever else is thrown away with the servers."""
+        folder = self.folder.resolve() / "tmp"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def is_running(self) -> bool:
         names = {process.name for process in self._processes if process.is_alive()}
         return bool(self._settings) and names >= {server.name for server in SERVERS}
@@ -75,7 +82,7 @@ class Instance:
 
     def claim(self) -> None:
         """Create the folder and note the current process as the one that will stop the servers."""
-        self.folder.mkdir(parents=True)
+        self._make_folder()
         self._note(Process.current())
 
     def disown(self) -> None:
@@ -99,12 +106,14 @@ class Instance:
             child.wait()
         for link in self.folder.glob(f"*/*{ELSEWHERE}"):
             shutil.rmtree(link.resolve(), ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder.resolve(), ignore_errors=True)
+        if self.folder.is_symlink():
+            self.folder.unlink()
 
     def start_one(self, kind: type[S]) -> tuple[S, Process]:
         """Start a new server of this kind."""
         for attempt in range(ATTEMPTS):
-            server = kind(self.folder / f"{kind.name}-{attempt}")
+            server = kind(self.folder.resolve() / f"{kind.name}-{attempt}")
             server.folder.mkdir()
             server.prepare()
             process = self.launch(server)
@@ -144,6 +153,15 @@ class Instance:
             time.sleep(0.05)
         return False
 
+    def _make_folder(self) -> None:
+        memory = roomy_memory()
+        if memory is None:
+            self.folder.mkdir(parents=True)
+            return
+        place = Path(tempfile.mkdtemp(prefix="azfdb-services-", dir=memory))
+        place.chmod(0o711)  # PostgreSQL's user walks through it
+        self.folder.symlink_to(place)
+
     def _note(self, process: Process) -> None:
         self._processes.append(process)
         self._write()
@@ -162,5 +180,6 @@ def sweep() -> None:
     """Stop what an earlier command left behind when it was killed."""
     for folder in ROOT.iterdir():
         instance = Instance.recorded(folder)
-        if folder.is_dir() and not instance.is_owned() and not (folder.name == "up" and instance.is_running()):
+        is_instance = folder.is_dir() or folder.is_symlink()  # after a reboot, a link to nowhere
+        if is_instance and not instance.is_owned() and not (folder.name == "up" and instance.is_running()):
             instance.stop()

@@ -28,8 +28,6 @@ OPTIONS = {
     "wal_level": "logical",
 }
 
-ROOM = 8 << 30
-
 
 def programs() -> Path | None:
     """The folder of the newest PostgreSQL's programs; Debian keeps them off the path."""
@@ -63,9 +61,8 @@ class Postgres(Server):
         self.programs = programs() or Path()
 
     def prepare(self) -> None:
-        memory = roomy_memory()
-        if memory or (self.user and not may_enter(self.user, self.folder)):
-            self._move_elsewhere(memory or Path("/var/tmp"))
+        if self.user and not may_enter(self.user, self.folder):
+            self._move_elsewhere()
         self.data.mkdir(mode=0o700)
         secret = self.data.with_name("password")
         secret.touch(mode=0o600)
@@ -96,9 +93,9 @@ class Postgres(Server):
             "--no-sync",
         ]
 
-    def _move_elsewhere(self, root: Path) -> None:
-        """Keep the data behind a link: in memory, or where the server's user may walk (say, not in root's home)."""
-        place = Path(tempfile.mkdtemp(prefix="azfdb-postgres-", dir=root))
+    def _move_elsewhere(self) -> None:
+        """Keep the data behind a link, where the server's user may walk: say, not in root's home."""
+        place = Path(tempfile.mkdtemp(prefix="azfdb-postgres-", dir="/var/tmp"))
         if self.user:
             shutil.chown(place, self.user)
         (self.folder / ELSEWHERE).symlink_to(place)
@@ -129,16 +126,6 @@ class Postgres18(Postgres):
         for part in (package, package.with_name(f"{package.name}.libs")):
             shutil.copytree(part, place / part.name)
         return place / package.name / "pginstall" / "bin"
-
-
-def roomy_memory() -> Path | None:
-    """The system's folder in memory, where there is plenty of it: to make and drop a database there takes half."""
-    folder, facts = Path("/dev/shm"), Path("/proc/meminfo")
-    if not os.access(folder, os.W_OK) or not facts.exists():
-        return None
-    [available] = [line.split()[1] for line in facts.read_text().splitlines() if line.startswith("MemAvailable:")]
-    room = min(int(available) * 1024, shutil.disk_usage(folder).free)
-    return folder if room > ROOM else None
 
 
 def may_enter(user: str, folder: Path) -> bool:

@@ -272,7 +272,7 @@ def running_poller(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def poll(folder: Path) -> None:
     """Tick until told to stop; this is what a timer function does in an app."""
-    from azure_functions_db import HandlerError
+    from azure_functions_db import PollerError
 
     trigger = orders_trigger(folder)
 
@@ -286,7 +286,7 @@ def poll(folder: Path) -> None:
             time.sleep(0.05)
 
     while not (folder / "stop").exists():
-        with suppress(HandlerError):  # the host would log it and fire again
+        with suppress(PollerError):  # the host would log it and fire again
             trigger.run(timer=None, handler=ship)
         time.sleep(0.05)
 
