@@ -61,3 +61,21 @@ def test_a_run_that_is_still_going_is_not_swept(services_folder: Path, sleeper: 
     instance.sweep()
     assert process_of(sleeper).is_alive()
     assert (services_folder / "run-2").exists()
+
+
+def test_what_lies_in_memory_goes_with_its_instance(
+    services_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path_factory.mktemp("memory")
+    monkeypatch.setattr(instance, "roomy_memory", lambda: memory)
+    ours = instance.Instance(services_folder / "run-3")
+    ours.claim()
+    assert ours.temporary().is_relative_to(memory)
+    ours.stop()
+    assert [*memory.iterdir(), *services_folder.iterdir()] == []
+
+
+def test_a_link_into_memory_that_a_reboot_has_emptied_is_swept(services_folder: Path) -> None:
+    (services_folder / "up").symlink_to(services_folder / "nowhere")
+    instance.sweep()
+    assert list(services_folder.iterdir()) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,4 +219,4 @@ def _copy(package: Distribution, folder: Path) -> None:
             target.write_text(source.read_text().replace(sys.prefix, str(folder)))
             target.chmod(0o755)
         else:
-            os.link(source, target) if not target.exists() else None
+            shutil.copy2(source, target)
