@@ -23,7 +23,7 @@ def main(seconds: float, seed: int, without: str = "") -> int:
         storm.rage(seconds)
         storm.settle()
         complaints = storm.complaints()
-        print("\n".join([storm.report(), *complaints[:50]]), flush=True)
+        print("\n".join([storm.report(), *complaints[:50], *storm.traces()[:10]]), flush=True)
     if complaints:
         print(f"{len(complaints)} complaints; the journals are in {folder}", flush=True)
         return 1

@@ -43,6 +43,8 @@ class Verdict:
     lost: list[str] = field(default_factory=list)
     concurrent: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """The numbers of the rows that are lost."""
     calls: int = 0
     repeated: int = 0
 
@@ -64,10 +66,12 @@ def judged(
     entries = list(journal)
     calls = calls_in(entries)
     digested = Counter(row for call in calls if call.digested for row in call.rows)
+    lost = lost_rows(committed, [*digested, *quarantined])
     return Verdict(
-        lost=lost_rows(committed, [*digested, *quarantined]),
+        lost=list(lost.values()),
         concurrent=overlaps(calls),
         stale=stale_commits(entries),
+        missing=list(lost),
         calls=len(calls),
         repeated=digested.total() - len(digested),
     )
@@ -88,16 +92,16 @@ def calls_in(entries: Iterable[Entry]) -> list[Call]:
     return list(calls.values())
 
 
-def lost_rows(committed: Mapping[int, int], settled: Iterable[tuple[int, int]]) -> list[str]:
-    """A row may change again before it is read: only its newest version has to arrive."""
+def lost_rows(committed: Mapping[int, int], settled: Iterable[tuple[int, int]]) -> dict[int, str]:
+    """Return a sentence for each; a row may change again before it is read: only its newest version has to arrive."""
     newest: dict[int, int] = {}
     for number, version in settled:
         newest[number] = max(version, newest.get(number, 0))
-    return [
-        f"row {number}: version {version} was committed, {newest.get(number, 'nothing')} arrived"
+    return {
+        number: f"row {number}: version {version} was committed, {newest.get(number, 'nothing')} arrived"
         for number, version in committed.items()
         if newest.get(number, 0) < version
-    ]
+    }
 
 
 def overlaps(calls: Iterable[Call]) -> list[str]:

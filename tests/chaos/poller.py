@@ -104,7 +104,8 @@ class RecordedLease:
         return has_released
 
     def note(self, what: str, checkpoint: CheckpointJson) -> None:
-        self._store.record(what, token=int(self.lease_id.rpartition(":")[2]), cursor=checkpoint.get("cursor"))
+        token, cursor = int(self.lease_id.rpartition(":")[2]), checkpoint.get("cursor")
+        self._store.record(what, token=token, cursor=cursor, noted=time.time())
 
 
 class RecordedBlobStore(Recorded, BlobCheckpointStore):

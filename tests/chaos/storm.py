@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from azure.storage.blob import ContainerClient
 from sqlalchemy import create_engine, make_url, text
 
 from tests.chaos.fleet import Fleet
-from tests.chaos.judge import Verdict, judged
+from tests.chaos.judge import Verdict, judged, position
 from tests.chaos.poller import Task
 from tests.chaos.record import entries
 from tests.chaos.scene import quarantined
@@ -105,6 +106,17 @@ class Storm:
         lines += [f"{poller}: {self._told(poller)}" for poller in POLLERS]
         return "\n".join([*lines, f"weather: {dict(self.weather.seen)}"])
 
+    def traces(self) -> list[str]:
+        """When each lost row of a polled table was written, and who went by it first: where to begin the search."""
+        verdicts = self.verdicts()
+        return [self._trace(poller, number) for poller in SERVERS for number in verdicts[poller].missing]
+
+    def _trace(self, poller: str, number: int) -> str:
+        stamp, version = stamp_of(self._urls[poller], number)
+        spans = [span for writer in self._writers[poller] if (span := writer.spans.get((number, version)))]
+        steps = [each for each in entries(self._folder, poller, "committed") if position(each)[0] >= stamp]
+        return f"{poller}: row {number} was stamped {stamp} and written within {spans}; first passed in {steps[:1]}"
+
     def _vanished(self) -> list[str]:
         """Rows that a server acknowledged and does not have: then nothing can be judged."""
         return [
@@ -161,3 +173,12 @@ def rows_in(url: str) -> dict[int, int]:
         found = {row.id: row.version for row in connection.execute(text("SELECT id, version FROM changes"))}
     engine.dispose()
     return found
+
+
+def stamp_of(url: str, number: int) -> tuple[dt.datetime, int]:
+    """The stamp and version of a row, as the database has them."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT stamp, version FROM changes WHERE id = :id"), {"id": number}).one()
+    engine.dispose()
+    return found.stamp, found.version

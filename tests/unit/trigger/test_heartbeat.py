@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from azure_functions_db.trigger.events import RowChange
 
 TTL = 1.0
+LASTING_TTL = 4.0
+"""For a lease that must be kept in real time: a busy machine may stand still for a second or two."""
 
 
 class Clock:
@@ -269,16 +271,16 @@ def test_a_handler_of_three_ttls_keeps_its_lease_beside_a_competitor() -> None:
 
     def slow(events: list[RowChange], context: Any) -> None:
         began = time.monotonic()
-        while time.monotonic() - began < 3 * TTL:
-            assert run(poller(source, other, lease_ttl_seconds=TTL), theirs) == 0
-            context.lease_lost.wait(TTL / 10)
+        while time.monotonic() - began < 3 * LASTING_TTL:
+            assert run(poller(source, other, lease_ttl_seconds=LASTING_TTL), theirs) == 0
+            context.lease_lost.wait(LASTING_TTL / 10)
         assert not context.lease_lost.is_set()
         mine(events)
 
-    assert run(poller(source, store, lease_ttl_seconds=TTL), slow) == 3
+    assert run(poller(source, store, lease_ttl_seconds=LASTING_TTL), slow) == 3
     assert theirs.batches == []
     assert len(mine.batches) == 1
-    assert run(poller(source, other, lease_ttl_seconds=TTL), theirs) == 0
+    assert run(poller(source, other, lease_ttl_seconds=LASTING_TTL), theirs) == 0
 
 
 def test_a_plain_store_keeps_its_lease_through_a_fetch_of_two_ttls() -> None:
@@ -286,11 +288,11 @@ def test_a_plain_store_keeps_its_lease_through_a_fetch_of_two_ttls() -> None:
     fetch = source.fetch
 
     def slow(cursor: Any, batch_size: int) -> Any:
-        time.sleep(2 * TTL)
+        time.sleep(2 * LASTING_TTL)
         return fetch(cursor, batch_size)
 
     source.fetch = slow  # type: ignore[method-assign]
-    assert run(poller(source, store, lease_ttl_seconds=TTL), handler) == 3
+    assert run(poller(source, store, lease_ttl_seconds=LASTING_TTL), handler) == 3
     assert "renew" in store.calls
 
 
