@@ -114,7 +114,7 @@ class Storm:
     def _trace(self, poller: str, number: int) -> str:
         stamp, version = stamp_of(self._urls[poller], number)
         spans = [span for writer in self._writers[poller] if (span := writer.spans.get((number, version)))]
-        steps = [each for each in entries(self._folder, poller, "committed") if position(each)[0] >= stamp]
+        steps = [each for each in entries(self._folder, poller, "committed") if position(each)[:1] >= (stamp,)]
         return f"{poller}: row {number} was stamped {stamp} and written within {spans}; first passed in {steps[:1]}"
 
     def _vanished(self) -> list[str]:

@@ -345,6 +345,29 @@ def test_a_monitor_that_reads_the_list_all_the_time_neither_starves_nor_blinds(
         assert poll() == [first, second]
 
 
+def test_the_next_transaction_of_a_session_is_not_taken_for_the_last_one(
+    engine: Engine, session: Session, new_source: NewSource
+) -> None:
+    writer, other = session(), session()
+    poll = Poll(new_source())
+    with monitor(engine):
+        rows = [insert(writer), insert(other)]
+        other.commit()
+        found = poll()
+        writer.commit()
+        writer.execute(
+            text("SELECT id FROM changes")
+        ).all()  # the next one has written nothing so far, the last one had
+        stamp = writer.execute(text("SELECT now(6)")).scalar_one()
+        rows.append(insert(other))
+        other.commit()
+        found += poll()
+        rows.append(insert(writer, stamp))
+        found += poll()
+        writer.commit()
+        assert sorted(found + until(poll, rows[-2:])) == rows
+
+
 def test_a_transaction_is_the_same_one_in_either_list(engine: Engine, session: Session, new_source: NewSource) -> None:
     early, idle, late = session(), session(), session()
     idle.execute(text("SELECT id FROM changes")).all()

@@ -272,7 +272,7 @@ def test_the_age_that_the_database_tells_counts_before_our_own_wait() -> None:
 def test_a_transaction_under_another_name_is_the_same_one_for_the_cap() -> None:
     pending = PendingBounds(60)
     anonymous, named = running("anonymous", writes=False), running("named", writes=False)
-    pending.resume(PendingBound(7, None, 20, 20, anonymous), [], {"anonymous": 0.0})
+    pending.resume(PendingBound(7, None, 20, 20, list(anonymous.values())), [], {"anonymous": 0.0})
     pending.list_running(named, at=50, successors=lambda _then: named.values())
     assert pending.since == {"named": 0.0}
     note(pending, named, at=61)
@@ -283,7 +283,7 @@ def test_another_process_goes_on_waiting_from_when_the_first_began() -> None:
     pending = PendingBounds(60)
     dump = running("dump", writes=False)
     assert pending.is_new
-    pending.resume(PendingBound(7, None, 0, 0, dict(dump)), [], {"dump": 0.0})
+    pending.resume(PendingBound(7, None, 0, 0, list(dump.values())), [], {"dump": 0.0})
     assert not pending.is_new
     note(pending, dump | running("later"), at=59)
     assert pending.confirmed is None

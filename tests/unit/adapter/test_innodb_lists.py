@@ -271,6 +271,74 @@ def test_a_transaction_that_a_text_shows_does_not_stand_for_a_statement_alone(wa
     assert note(watch) == []
 
 
+@pytest.mark.parametrize("key", ["x", "5", "[]", "[true, 7, 8]", '[false, "7", null, 993, 0]', '{"thread": 7}'])
+def test_a_remembered_key_that_cannot_be_read_is_forgotten(key: str) -> None:
+    watch: Any = MysqlWatch("orders", types.BigInteger(), settle_seconds=None, cap_seconds=None, clock=lambda: 100.0)
+    watch.resume({"server": "start", "bound": 4, "ties": None, "waits": {key: 10.0}, "passed": {}})
+    watch._know("start", 1000.0)
+    watch._see(5, None)
+    assert note(watch, _Statement(7)) == ["7"], "whoever it was, he is waited for once more if he is still there"
+    assert note(watch) == []
+
+
+def look(watch: Any, listings: list[Listing], *marks: Any) -> list[str]:
+    """Show these to a watch as the next list of one server; return whom it waits for."""
+    earlier = listings[-1].running if listings else ()
+    running = list(_recognised([listed(mark) for mark in marks], earlier))
+    listings.append(Listing(len(listings) + 1, 100.0, running, None, "start"))
+    watch._note(listings[-1])
+    horizon = watch.horizon()
+    return [] if horizon is None else [holder.session for holder in horizon.holders]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "later"),
+    [
+        # Its number is not known yet, that of the first one was.
+        (_InnodbTransaction(7, 19, 993), _InnodbTransaction(7, None, 993), _InnodbTransaction(7, 20, 993)),
+        (_InnodbTransaction(7, 19, 993, 2), _InnodbTransaction(7, None, 994, 2), _InnodbTransaction(7, 20, 994, 2)),
+        # A text has told its age less exactly than the list before and after it.
+        (_InnodbTransaction(7, None, 993), _InnodbTransaction(7, None, 994, 2), _InnodbTransaction(7, None, 995)),
+        (_InnodbTransaction(7, None, 993), _InnodbTransaction(7, None, 995, 2), _InnodbTransaction(7, 20, 996, 2)),
+    ],
+)
+def test_a_transaction_that_looks_like_the_one_before_it_is_waited_for_as_itself(
+    watch: Any, first: Any, second: Any, later: Any
+) -> None:
+    listings: list[Listing] = []
+    assert look(watch, listings, first) == ["7"]
+    watch._see(6, None)
+    assert look(watch, listings, second) == ["7"]
+    watch._see(7, None)
+    assert look(watch, listings, later) == ["7"]
+    assert watch.bound == 5, "whoever was running at 6 still is"
+    look(watch, listings)
+    assert watch.bound == 7
+
+
+def test_a_statement_that_begins_a_transaction_is_not_taken_for_the_one_before_it(watch: Any) -> None:
+    listings: list[Listing] = []
+    assert look(watch, listings, _InnodbTransaction(7, 19, 993), _Statement(7)) == ["7", "7"]
+    assert set(look(watch, listings, _InnodbTransaction(7, None, 993))) == {"7"}
+    assert look(watch, listings, _InnodbTransaction(7, 20, 993)) == ["7"]
+    assert look(watch, listings) == []
+
+
+def test_a_text_that_does_not_grow_older_is_followed_for_a_moment_only(watch: Any) -> None:
+    listings: list[Listing] = []
+    made_up = [_InnodbTransaction(7, 19, 993 + second, 2) for second in range(7)]
+    waited = [bool(look(watch, listings, mark)) for mark in made_up]
+    assert waited == [True] * 5 + [False] * 2
+    assert watch.bound == 5
+
+
+def test_how_long_a_transaction_has_been_waited_for_is_known_by_every_look(watch: Any) -> None:
+    listings: list[Listing] = []
+    for mark in (SEEN, _InnodbTransaction(7, None, 994, 1), _InnodbTransaction(7, 19, 992, 1)):
+        look(watch, listings, mark)
+        assert list(watch._pending.since) == [_key(SEEN)]
+
+
 def test_a_prepared_transaction_may_be_that_of_a_statement_whose_session_has_gone(watch: Any) -> None:
     assert note(watch, _Statement(7)) == ["7"]
     assert note(watch, _InnodbTransaction(0, 19, 993)) == ["0"]

@@ -73,8 +73,8 @@ def test_what_came_later_and_was_prepared_before_the_last_look_is_not_taken_for_
 
 
 def test_what_was_prepared_when_another_process_looked_is_known_as_such(watch: Any) -> None:
-    assert watch._transaction_of("-1/7").mark is True
-    assert watch._transaction_of("3/1").mark is False
+    assert watch._mark_of("-1/7") is True
+    assert watch._mark_of("3/1") is False
 
 
 def test_a_transaction_is_told_as_the_server_shows_it(watch: Any) -> None:

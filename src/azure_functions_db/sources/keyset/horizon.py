@@ -279,13 +279,20 @@ class DrainingWatch(Watch):
             self._restore(self._saved)
         self._saved = None
 
-    def _transaction_of(self, text: str) -> Transaction:
+    def _remembered(self, text: str) -> Transaction | None:
         """Return a transaction that was remembered by this text, as an older list would have shown it."""
-        return Transaction(text, text, None, writes=False)
+        try:
+            return Transaction(text, text, None, writes=False, mark=self._mark_of(text))
+        except ValueError:
+            return None
+
+    def _mark_of(self, text: str) -> Any:  # noqa: ARG002 - for those that have marks
+        """Return the mark of a transaction that was remembered by this text, or raise `ValueError`."""
+        return None
 
     def _restore(self, earlier: SavedHorizon) -> None:
         def mine(times: Mapping[str, float]) -> dict[str, Transaction]:
-            return {one: self._transaction_of(one) for one in times}
+            return {text: one for text in times if (one := self._remembered(text)) is not None}
 
         waits, passed = mine(earlier.waits), mine(earlier.passed)
         times = {**earlier.waits, **earlier.passed}
@@ -293,8 +300,7 @@ class DrainingWatch(Watch):
         pending_bound = None
         if waits:
             seen_at = min(since[one.key] for one in waits.values())
-            running = {one.key: one for one in waits.values()}
-            pending_bound = PendingBound(earlier.bound, earlier.ties, seen_at, seen_at, running)
+            pending_bound = PendingBound(earlier.bound, earlier.ties, seen_at, seen_at, list(waits.values()))
         self._pending.resume(pending_bound, passed.values(), since)
 
     def _saved_horizon(self, server: str) -> SavedHorizon:
@@ -306,7 +312,7 @@ class DrainingWatch(Watch):
         passed = times(transaction.key for transaction in pending.passed_by)
         if oldest is None or not oldest.running or not isinstance(oldest.ties, int | None):
             return SavedHorizon(server=server, passed=passed)
-        waits = times(oldest.running)
+        waits = times(transaction.key for transaction in oldest.running)
         return SavedHorizon(server=server, bound=oldest.bound, ties=oldest.ties, waits=waits, passed=passed)
 
     def _see(self, newest: Any, database_clock: Any) -> bool:
@@ -493,11 +499,13 @@ class Transaction:
     """A running transaction, as the database shows it."""
 
     key: Hashable
+    """What its times are noted under."""
     session: str
     user: str | None
     writes: bool
     age_seconds: float | None = None
-    mark: Any = field(default=None, compare=False)
+    mark: Any = None
+    """What a later list is searched for, to tell whether it has ended."""
     touches: bool = False
     """Whether it is known to have changed rows that this source reads."""
 
@@ -510,7 +518,7 @@ class PendingBound:
     ties: Hashable
     seen_at: float
     ripe_at: float
-    running: dict[Hashable, Transaction] | None = None
+    running: list[Transaction] | None = None
 
 
 class PendingBounds:
@@ -579,10 +587,10 @@ class PendingBounds:
         """
         for pending in self._waiting:
             self._update(pending, running, at, successors)
-        self._join({key: one for key, one in running.items() if one.touches and key not in self._passed}, at)
+        self._join([one for key, one in running.items() if one.touches and key not in self._passed], at)
         self.since = {key: since for key, since in self.since.items() if key in running}
         self._passed = {key: transaction for key, transaction in self._passed.items() if key in running}
-        drained = [i for i, pending in enumerate(self._waiting) if pending.running == {}]
+        drained = [i for i, pending in enumerate(self._waiting) if pending.running == []]
         if drained:
             self.confirmed, self.includes_bound = self._waiting[drained[-1]].bound, True
             del self._waiting[: drained[-1] + 1]
@@ -596,7 +604,7 @@ class PendingBounds:
         waited = at - held.seen_at
         holders = tuple(
             HorizonHolder(holder.session, holder.user, waited if holder.age_seconds is None else holder.age_seconds)
-            for holder in held.running.values()
+            for holder in held.running
         )
         return Horizon(self.confirmed, waited, holders)
 
@@ -621,34 +629,35 @@ class PendingBounds:
         if pending.running is not None:
             pending.running = self._present(pending.running, successors)
         elif at >= pending.ripe_at:
-            pending.running = dict(running)
-        for transaction in list((pending.running or {}).values()):
+            pending.running = list(running.values())
+        for transaction in list(pending.running or []):
             since = self.since.setdefault(transaction.key, pending.seen_at)
             if self._is_passed(transaction, at - since):
                 self._passed[transaction.key] = transaction
-                del pending.running[transaction.key]  # type: ignore[union-attr]  # it has this one
+                pending.running.remove(transaction)  # type: ignore[union-attr]  # it has this one
 
     def _present(
-        self, earlier: Mapping[Hashable, Transaction], successors: Callable[[Transaction], Iterable[Transaction]]
-    ) -> dict[Hashable, Transaction]:
-        present: dict[Hashable, Transaction] = {}
-        for key, then in earlier.items():
+        self, earlier: Iterable[Transaction], successors: Callable[[Transaction], Iterable[Transaction]]
+    ) -> list[Transaction]:
+        present: dict[Transaction, None] = {}
+        for then in earlier:
             for now in successors(then):
-                present[now.key] = now
-                if key in self.since:
-                    self.since.setdefault(now.key, self.since[key])
-        return present
+                present[now] = None
+                if then.key in self.since:
+                    self.since.setdefault(now.key, self.since[then.key])
+        return list(present)
 
-    def _join(self, touching: dict[Hashable, Transaction], at: float) -> None:
+    def _join(self, touching: list[Transaction], at: float) -> None:
         """Wait for those, too, who came later and may have taken the newest value once more."""
         if not touching or self.is_new or self._latest[1] in (None, 1):  # a value that one row has was taken once
             return
-        for key in touching:
-            self.since.setdefault(key, at)
+        for transaction in touching:
+            self.since.setdefault(transaction.key, at)
         if not self._waiting:
             self._wait_for(PendingBound(*self._latest, at, at, touching))
         elif self._waiting[-1].running is not None:
-            self._waiting[-1].running |= touching
+            latest = self._waiting[-1].running
+            latest += [transaction for transaction in touching if transaction not in latest]
 
     def _is_passed(self, transaction: Transaction, held_for: float) -> bool:
         limits = (self._abandon, None if transaction.writes else self._cap)

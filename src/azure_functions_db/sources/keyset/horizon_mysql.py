@@ -112,6 +112,15 @@ class _InnodbTransaction(NamedTuple):
             return self.number == later.number and (is_as_old or not later.slack)
         return is_as_old and later.thread in {self.thread, 0}
 
+    def narrowed(self, later: _InnodbTransaction) -> _InnodbTransaction:
+        """Return what is known of this one if it is the one listed later.
+
+        Its age is the one that was told most exactly, and first: a text that never grows older is not followed.
+        """
+        exact = later if later.began is not None and later.slack < self.slack else self
+        number = later.number if self.number is None else self.number
+        return _InnodbTransaction(later.thread, number, exact.began, exact.slack)
+
 
 class _Statement(NamedTuple):
     thread: int
@@ -131,8 +140,13 @@ def _key(mark: _Mark) -> str:
 
 
 def _mark(key: Hashable) -> _Mark:
-    is_statement, *fields = json.loads(str(key))
-    return _Statement(*fields) if is_statement else _InnodbTransaction(*fields)
+    match json.loads(str(key)):
+        case [True, int() as thread]:
+            return _Statement(thread)
+        case [False, int() as thread, int() | None as number, int() | None as began, int() as slack]:
+            return _InnodbTransaction(thread, number, began, slack)
+        case _:
+            raise ValueError(f"{key!r} is no mark of a transaction")
 
 
 @dataclass(frozen=True)
@@ -193,7 +207,7 @@ class Listings:
 
 
 def _recognised(running: Sequence[Transaction], earlier: Sequence[Transaction]) -> Iterator[Transaction]:
-    """Give whoever was in the last list the key that he had there."""
+    """Give whoever may have been in the last list the key that he had there: he has been waited for since then."""
     keys = {transaction.key for transaction in running}
     earlier_keys = {then.key for then in earlier}
     missing = [then for then in earlier if then.key not in keys]
@@ -380,12 +394,16 @@ class MysqlWatch(DrainingWatch):
             self._know(listing.server, self._ahead + self._clock())  # it may have been another one that was seen
         self._note(listing)
 
+    def _mark_of(self, text: str) -> _Mark:
+        return _mark(text)
+
     def _note(self, listing: Listing) -> None:
         def successors(then: Transaction) -> Iterable[Transaction]:
-            mark = _mark(then.key)
+            # By its mark and not by its key, which may have been that of an earlier transaction of the same session.
+            mark = then.mark
             present = [now for now in listing.running if mark.may_be(now.mark)]
             if isinstance(mark, _InnodbTransaction):
-                return present
+                return [replace(now, mark=mark.narrowed(now.mark)) for now in present]
             # What a statement writes, it writes in the transaction of its session, which then stands for it:
             # unless that is known from a text, which somebody else may have made up.
             begun = [now for now in listing.running if _is_begun(now.mark, mark.thread)]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.sources.keyset import values
@@ -117,8 +116,8 @@ class PostgresWatch(DrainingWatch):
     def _parameters(self) -> dict[str, Any]:
         return {"azfdb_tables": f"{{{','.join(map(str, self._tables))}}}"}
 
-    def _transaction_of(self, text: str) -> Transaction:
-        return replace(super()._transaction_of(text), mark=text.startswith(_PREPARED))
+    def _mark_of(self, text: str) -> bool:
+        return text.startswith(_PREPARED)
 
     def _note(self, rows: list[list[Any]]) -> None:
         running = {row[0]: _transaction(*row) for row in rows}
