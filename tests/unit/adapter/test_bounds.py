@@ -230,6 +230,16 @@ def test_whoever_touches_the_rows_is_waited_for_even_when_it_came_later() -> Non
     assert not pending.includes_bound
 
 
+def test_whoever_touches_the_rows_in_one_list_after_the_other_is_waited_for_once() -> None:
+    pending = PendingBounds(None)
+    pending.see(7, at=0, ripe_at=0, ties=2)
+    for _ in range(3):
+        note(pending, touching("writer"))
+    horizon = pending.horizon(1)
+    assert horizon is not None
+    assert [holder.session for holder in horizon.holders] == ["writer"]
+
+
 def touching(*names: str) -> dict[object, Transaction]:
     return {name: Transaction(name, name, "writer", writes=True, touches=True) for name in names}
 

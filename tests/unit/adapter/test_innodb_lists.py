@@ -332,6 +332,30 @@ def test_a_text_that_does_not_grow_older_is_followed_for_a_moment_only(watch: An
     assert watch.bound == 5
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "third", "same"),
+    [
+        # A number that it got, and an age that was told exactly, are known from then on.
+        (SEEN, _InnodbTransaction(7, 19, 993), _InnodbTransaction(7, 20, 993), False),
+        (_InnodbTransaction(7, None, 994, 2), SEEN, _InnodbTransaction(7, None, 995), False),
+        # Whoever is about to end tells no age, which takes nothing back.
+        (
+            _InnodbTransaction(7, 19, 993, 3),
+            _InnodbTransaction(7, 19, None, 1),
+            _InnodbTransaction(7, 19, 993, 3),
+            True,
+        ),
+    ],
+)
+def test_what_is_known_of_a_transaction_does_not_become_less(
+    watch: Any, first: Any, second: Any, third: Any, same: bool
+) -> None:
+    listings: list[Listing] = []
+    assert look(watch, listings, first) == ["7"]
+    assert look(watch, listings, second) == ["7"]
+    assert bool(look(watch, listings, third)) is same
+
+
 def test_how_long_a_transaction_has_been_waited_for_is_known_by_every_look(watch: Any) -> None:
     listings: list[Listing] = []
     for mark in (SEEN, _InnodbTransaction(7, None, 994, 1), _InnodbTransaction(7, 19, 992, 1)):
