@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= $(shell tools/find-pythons | head -n 1)
 # More workers than a small machine has cores: many tests wait for a lease or a server.
-PYTEST_ARGS ?= -n 4 --dist loadgroup
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 BIN := $(VENV)/bin
 COMPETITOR := $(VENV)-competitor
