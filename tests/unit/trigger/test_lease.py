@@ -108,6 +108,26 @@ def test_a_lease_counts_from_the_moment_it_was_asked_for(scene: Scene) -> None:
     assert scene.lease.lost.remaining() == 55
 
 
+@pytest.mark.parametrize(("kind", "verb"), [(FaultyStateStore, "take"), (PlainStore, "acquire_lease")])
+def test_a_lease_that_was_long_in_coming_counts_from_its_question(
+    kind: type[Any], verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(kind())
+    at_once = getattr(scene.store, verb)
+
+    def slow(*question: Any) -> Any:
+        answer = at_once(*question)
+        scene.clock.advance(10)
+        return answer
+
+    monkeypatch.setattr(scene.store, verb, slow)
+    scene.lease.approach()
+    if not scene.lease.is_held:
+        scene.lease.hold()
+    assert scene.lease.lost.remaining() == 45, "others count from the moment at which the store has taken note of it"
+    scene.lease.stop()
+
+
 def test_whoever_may_not_steal_leaves_an_abandoned_lease_and_says_whose_it_was() -> None:
     modest = Scene(abandoned(), may_steal=lambda: False)
     modest.lease.approach()

@@ -199,7 +199,7 @@ class DrainingWatch(Watch):
 
     def horizon(self) -> Horizon | None:
         """Tell who holds the horizon, if somebody does."""
-        return None if self.is_blind else self._pending.horizon(self._clock())
+        return self._pending.horizon(self._clock())
 
     def look(self, connection: Connection, plan: Plan, start: Position) -> bool:
         """See the newest cursor value, then who is running; one at a time, so that lists stay younger than bounds."""

@@ -109,7 +109,7 @@ class Plan:
         """
         from sqlalchemy import func
 
-        if self.definition.partition is None or self.utc_columns:
+        if self.utc_columns:
             return {}
         stamps = (name for name in self.definition.share_columns if name in self._stamps)
         return {name: func.unix_timestamp(self.shape.column(name)) for name in stamps}
