@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.waiting import wait_for
 from tests.unit.trigger.poller import Collected, ListSource, PlainStore, Recorder, poller, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from azure_functions_db.core.types import QuarantinedRow
     from azure_functions_db.trigger.events import RowChange
@@ -195,6 +196,20 @@ def test_nothing_is_renewed_beside_a_commit_nor_after_the_end() -> None:
     beating.heartbeat.stop()
     beating.heartbeat.beat()
     assert renewals == [1]
+
+
+def test_a_renewal_that_had_to_wait_for_the_last_commit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewals: list[int] = []
+    beating = Beating(lambda: renewals.append(1))
+
+    @contextmanager
+    def turn_after_the_last_commit() -> Iterator[None]:
+        beating.heartbeat.end()
+        yield
+
+    monkeypatch.setattr(beating.heartbeat, "_turn", turn_after_the_last_commit())
+    beating.heartbeat.beat()
+    assert renewals == []
 
 
 def test_waiting_for_the_loss_ends_with_it() -> None:

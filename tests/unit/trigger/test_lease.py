@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -204,6 +204,23 @@ def test_a_lease_that_is_lost_by_our_own_clock_writes_nothing(scene: Scene) -> N
     lease = scene.held()
     scene.calls()
     scene.clock.advance(55)
+    with pytest.raises(LostLeaseError):
+        lease.commit(FIRST, last=False)
+    assert scene.calls() == {}
+
+
+def test_a_commit_that_had_to_wait_for_a_renewal_looks_at_the_clock_after_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = scene.held()
+    scene.calls()
+
+    @contextmanager
+    def long_wait() -> Iterator[None]:
+        scene.clock.advance(55)
+        yield
+
+    monkeypatch.setattr(lease._heartbeat, "quiet", long_wait)
     with pytest.raises(LostLeaseError):
         lease.commit(FIRST, last=False)
     assert scene.calls() == {}
