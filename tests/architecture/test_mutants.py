@@ -21,6 +21,7 @@ def spend(purse, amount, *, twice=False):
         raise ValueError("no")
     with purse.lock:
         purse.money -= amount
+        purse.spent += 1
     return purse.money if twice else None
 """
 GUARDS_OF_A_LEASE = "is_free,is_released,acquired,renewed,committed,noted,released,broken,identified,_held_lease"
@@ -64,7 +65,10 @@ def test_conditions_operands_bounds_blocks_and_statements_are_taken_away(tmp_pat
         "spend: 0 → 1",
         "spend: amount < 0 or purse.locked → amount < 0",
         "spend: with purse.lock → (without)",
+        "spend: purse.money -= amount → before with purse.lock",
         "spend: purse.money -= amount → pass",
+        "spend: purse.spent += 1 → pass",
+        "spend: 1 → 2",
         "spend: purse.money if twice else None → purse.money",
         "spend: purse.money if twice else None → None",
     ]
@@ -77,9 +81,10 @@ def test_numbers_sums_and_keyword_arguments_are_no_guards(tmp_path: Path) -> Non
         "LIMIT: 10 → 11",
         "spend: False → True",
         "spend: 0 → 1",
+        "spend: 1 → 2",
         "spend: spend(twice=…) → (without)",
         "spend: amount + 1 → amount - 1",
-        "spend: 1 → 2",
+        "spend: 1 → 2 (2)",
         "spend: True → False",
     ]
 

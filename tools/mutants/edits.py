@@ -237,6 +237,16 @@ def _of_with(statement: ast.With | ast.AsyncWith, where: _Where) -> Iterator[Edi
             else:
                 yield _edit((statement, "items", place), [], item, "with ", after="(without)")
         yield from _inner(item, "context_expr")
+    if len(statement.body) > 1 and all(item.optional_vars is None for item in statement.items):
+        yield _of_first_step(statement, where)
+
+
+def _of_first_step(statement: ast.With | ast.AsyncWith, where: _Where) -> Edit:
+    """Let the first step of a block come before it: what is looked at before one's turn may be old by then."""
+    first, *rest = statement.body
+    inside = ast.copy_location(type(statement)(statement.items, rest), statement)
+    entered = ", ".join(ast.unparse(item) for item in statement.items)
+    return Edit(*where, [first, inside], _text(first), f"before with {entered}", first.lineno)
 
 
 def _of_handlers(statement: ast.Try, *, is_tail: bool) -> Iterator[Edit]:

@@ -288,6 +288,15 @@ def test_a_page_without_a_horizon_has_no_facts(lite: Lite) -> None:
     assert None not in lite.source().fetch_changes({}, 10).facts
 
 
+def test_a_share_by_a_timestamp_is_had_where_every_session_tells_the_same_one(lite: Lite) -> None:
+    lite.run("ALTER TABLE outbox ADD COLUMN due timestamp")
+    lite.add(*range(10))
+    lite.run("UPDATE outbox SET due = '2026-04-07 01:00:0' || (sequence - 1)")
+    shares = [keys_of(lite.source(partition=(index, 2), partition_by="due").fetch_changes({}, 10)) for index in (0, 1)]
+    assert all(shares)
+    assert sorted(shares[0] + shares[1]) == list(map(str, range(10)))
+
+
 def test_a_share_that_fits_into_a_page_has_no_more(lite: Lite) -> None:
     share = lite.source(partition=(0, 2))
     partition: Any = share._rows.partition
