@@ -32,7 +32,7 @@ from azure_functions_db.state.memory import MemoryStateStore
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
 from azure_functions_db.testing.memory import FakeClock
 from azure_functions_db.trigger.batch import HOURS, Checkpoint, samples
-from azure_functions_db.trigger.lease import TickCancelled
+from azure_functions_db.trigger.lease import Heartbeat, TickCancelled
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.unit.trigger.poller import Collected, FullSource, ListSource, PlainStore, Recorder, poller, position, run
 
@@ -430,6 +430,35 @@ class TestATick:
         committed: list[Any] = []
         run(poller(Noting(store, 2), store, batch_size=1, max_batches_per_tick=3), Collected())
         assert committed == [{}, {"cursor": 1}]
+
+    def test_dates_its_checkpoint_by_the_commit(self, store: MemoryStateStore) -> None:
+        clock = FakeClock()
+        began = clock.now
+        run(poller(Log(store), store, now=clock), lambda _events: clock.advance(30))
+        committed_at = Checkpoint.of(store.load_checkpoint("orders")).committed_at
+        assert committed_at == began + dt.timedelta(seconds=30)
+
+    def test_renews_no_more_once_it_gives_its_lease_back(
+        self, store: MemoryStateStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        renews: list[bool] = []
+
+        class Watched(PlainStore):
+            def release_lease(self, poller_name: str, lease_id: str) -> None:
+                [heartbeat] = heartbeats
+                renews.append(not heartbeat._stopped.is_set())
+                super().release_lease(poller_name, lease_id)
+
+        heartbeats: list[Heartbeat] = []
+        start = Heartbeat.start
+
+        def noted(heartbeat: Heartbeat) -> None:
+            heartbeats.append(heartbeat)
+            start(heartbeat)
+
+        monkeypatch.setattr(Heartbeat, "start", noted)
+        run(poller(Log(store, acknowledges=True), Watched(store)), Collected())
+        assert renews == [False]
 
     def test_that_took_no_lease_tells_of_none_that_it_gives_back(self, store: MemoryStateStore) -> None:
         recorder = Recorder()
