@@ -875,6 +875,7 @@ def test_keys_of_any_type_are_followed(database_url: str, provider: EngineProvid
         table.run(f"UPDATE items SET v = 2 WHERE k = {literal.format(3)}")
         assert sorted(change.op for change in poller.scan(limit=2)) == ["delete", "update", "update"], kind
         assert {type(change.key["k"]) for change in poller.target.told} == {type(poller.target.told[0].key["k"])}, kind
+        assert all(change.key.items() <= change.after.items() for change in poller.target.told if change.after), kind
         assert poller.target.rows == table.rows(), kind
         table.run("DROP TABLE items")
         provider.dispose_all()
