@@ -862,6 +862,14 @@ KINDS = {
 KINDS["mariadb"] = {**KINDS["mysql"], "uuid": "'0000000{}-0000-0000-0000-000000000000'"}
 
 
+def test_a_table_that_is_gone_is_told_as_such(lite: Table) -> None:
+    reader = lite.source().open()
+    checkpoint = reader.fetch_changes({}, 10).next_checkpoint
+    lite.run("DROP TABLE items")
+    with pytest.raises(SourceConfigurationError, match="items"):
+        reader.fetch_changes(checkpoint, 10)
+
+
 def test_keys_of_any_type_are_followed(database_url: str, provider: EngineProvider) -> None:
     for kind, literal in KINDS[own_kind(database_url)].items():
         ddl = f"CREATE TABLE items (k {kind}, n integer, v integer, PRIMARY KEY (k, n))"
