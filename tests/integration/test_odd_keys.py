@@ -161,6 +161,17 @@ def test_a_local_time_of_an_older_checkpoint_is_understood(
     assert source.fetch_changes(result.next_checkpoint, 10).records == []
 
 
+def test_the_ends_of_a_range_are_local_times_of_the_session(
+    mariadb_database: str, engine: Engine, provider: EngineProvider
+) -> None:
+    run(engine, "CREATE TABLE t (id integer PRIMARY KEY, c timestamp NOT NULL, word varchar(9))")
+    for key in (1, 2, 3, 4):
+        stamped(engine, key, f"2026-06-01 0{key}:00:00")
+    first, last = (dt.datetime(2026, 6, 1, hour) for hour in (4, 5))  # noqa: DTZ001 - the session says the zone
+    some = zoned(mariadb_database, "+02:00", provider).ranged(first, last)
+    assert [record["id"] for record in some.fetch_changes({}, 10).records] == [2, 3]
+
+
 def test_whoever_gets_the_connection_next_finds_its_own_zone(
     mariadb_database: str, engine: Engine, provider: EngineProvider
 ) -> None:

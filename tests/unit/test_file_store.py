@@ -10,13 +10,23 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from azure_functions_db import FileQuarantine, FileStateStore, LeaseConflictError, StateStoreError
+from azure_functions_db import (
+    DocumentName,
+    FileQuarantine,
+    FileStateStore,
+    LeaseConflictError,
+    StateStoreError,
+    Stored,
+)
 from azure_functions_db.core import files
 from azure_functions_db.core.types import QuarantinedRow
+from azure_functions_db.state import file
+from azure_functions_db.state.file import FileBackend
 
 POLLER = "orders"
 WRITER = """
@@ -235,6 +245,31 @@ def test_a_path_that_is_no_directory_is_an_error_of_the_store(tmp_path: Path) ->
     with pytest.raises(StateStoreError, match="The state directory cannot be used") as refused:
         store.poller_names()
     assert refused.value.poller_name is None
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "state").symlink_to(tmp_path / "gone" / "state")
+    with pytest.raises(StateStoreError, match="The state file of poller 'orders' cannot be used"):
+        FileStateStore(tmp_path / "state").acquire_lease(POLLER, 60)
+
+
+def test_what_was_written_while_the_lock_was_waited_for_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name = FileBackend(tmp_path), DocumentName("app", POLLER)
+    first = place.create(name, b"first")
+    assert first is not None
+
+    @contextmanager
+    def locked_after_another(path: Path) -> Iterator[None]:
+        monkeypatch.undo()
+        assert place.replace(name, b"second", first) == b"second"
+        with files.locked(path):
+            yield
+
+    monkeypatch.setattr(file, "locked", locked_after_another)
+    assert not place.delete(name, first)
+    assert place.read(name) == Stored(b"second", b"second")
 
 
 def test_nothing_is_forgotten_without_the_lock(tmp_path: Path) -> None:

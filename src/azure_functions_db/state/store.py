@@ -398,9 +398,9 @@ class DocumentStateStore(Resets):
     def note(self, state: PollerState, checkpoint: CheckpointJson) -> None:
         """Write the checkpoint, its position unmoved, if the state is still the one looked at and nobody is at work."""
         looked, stored = self._looked(state), self._stored(state.poller_name)
+        if looked.origin is not None:
+            raise lost_race(state.poller_name)  # what an earlier release has left is carried over by a lease only
         with stored.lock:
-            if looked.origin is not None:
-                raise lost_race(state.poller_name)  # what an earlier release has left is carried over by a lease only
             won, _ = stored.swap(noted(looked.document, self._clock(), checkpoint), looked.version)
         if not won:
             raise lost_race(state.poller_name)

@@ -346,6 +346,15 @@ def test_no_cursor_is_left_open_also_where_a_statement_fails() -> None:
     assert wire.open == 0
 
 
+def test_a_connection_that_has_been_closed_is_the_drivers_failure() -> None:
+    class Closed(Wire):
+        def cursor(self, **form: bool) -> Wire:
+            raise pymysql.err.InterfaceError(0, "closed")
+
+    with pytest.raises(DBAPIError, match="closed"):
+        sent(Closed())
+
+
 def test_pymysql_reads_moments_in_our_way_while_a_page_is_read_and_in_its_own_afterwards() -> None:
     wire = Wire()
     own = wire.decoders

@@ -1040,6 +1040,20 @@ def test_a_slot_that_somebody_else_peeks_into_is_in_use() -> None:
     assert connection.did == ["close"]
 
 
+def test_a_peek_is_over_though_its_cursor_cannot_be_closed() -> None:
+    connection = Pooled([b"one"])
+    peek = peeking(connection)
+    peek.follow(0x50)
+
+    def fail() -> None:
+        raise OSError("gone")
+
+    peek._cursor = SimpleNamespace(close=fail)
+    peek.close()
+    assert peek.is_ended
+    assert connection.did[-1] == "close"
+
+
 def test_a_publication_that_is_skipped_is_an_error_before_the_first_message() -> None:
     connection = Pooled([b"one"])
     peek = peeking(connection)

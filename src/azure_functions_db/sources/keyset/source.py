@@ -269,8 +269,8 @@ class SqlAlchemySource:
 
     def fetch(self, cursor: CursorValue, batch_size: int) -> Sequence[RawRecord]:
         """Return at most ``batch_size`` records after a cursor, or after ``(cursor, *key)``."""
+        reader = self.open()
         with reading(self.name):
-            reader = self.open()
             fetched = reader.fetched(lambda plan, connection: position_after(plan, cursor, connection), batch_size)
             for reason in reader.undecodable(fetched.page).values():
                 raise reason
