@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from sqlalchemy import Column, MetaData, create_engine, text
+from sqlalchemy import Column, MetaData, create_engine, make_url, text
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.exc import SQLAlchemyError
@@ -765,6 +765,15 @@ def test_a_key_that_is_not_utf8_is_one_clear_error(sqlite_database: str, provide
         table.source(block_rows=2).fetch_changes({}, 2)
 
 
+def test_a_row_that_cannot_be_read_keeps_its_key(sqlite_database: str, provider: EngineProvider) -> None:
+    table = Table(sqlite_database, provider, "CREATE TABLE items (k blob PRIMARY KEY, d text)", ["k"])
+    table.run("INSERT INTO items VALUES (x'00ff', CAST(x'ff61' AS text))")
+    page = table.source().fetch_changes({}, 10)
+    [change] = page.records
+    assert list(page.undecodable) == [0]
+    assert (change.key, change.after) == ({"k": b"\0\xff"}, {"k": b"\0\xff", "d": "\\xffa"})
+
+
 def test_a_row_comes_out_of_the_quarantine_as_it_was_delivered(typed: Table, tmp_path: Path) -> None:
     at = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)  # noqa: DTZ001 - the session says the zone
     row = {"i": -(2**60), "f": 0.1, "d": "1.500", "t": at, "y": dt.date(2026, 3, 29), "x": b"\0\xff", "o": True}
@@ -1041,6 +1050,17 @@ def test_a_range_of_keys_comes_page_by_page_whatever_was_delivered(table: Table)
     assert [change.position for change in rows.fetch_changes({}, 3).records] == [one.position for one in first.records]
     for given, expected in (((6, None), [6, 7]), ((None, 1), [0, 1]), ((None, None), list(range(8)))):
         assert [change.key["id"] for change in source.ranged(*given).fetch_changes({}, 9).records] == expected
+
+
+def test_the_ends_of_a_range_are_local_times_of_the_session(mariadb_database: str, provider: EngineProvider) -> None:
+    zoned = make_url(mariadb_database).update_query_dict({"init_command": "SET time_zone = '+02:00'"})
+    ddl = "CREATE TABLE items (k timestamp PRIMARY KEY, n integer)"
+    table = Table(zoned.render_as_string(hide_password=False), provider, ddl, ["k"])
+    for hour in (3, 4, 5, 6, 7):
+        table.run(f"INSERT INTO items VALUES ('2026-06-01 0{hour}\\:00\\:00', {hour})")
+    first, last = (dt.datetime(2026, 6, 1, hour) for hour in (4, 5))  # noqa: DTZ001 - the session says the zone
+    found = table.source().ranged(first, last).fetch_changes({}, 9).records
+    assert [change.after["n"] for change in found] == [4, 5]
 
 
 def test_a_range_of_a_table_that_is_not_there_is_refused(lite: Table) -> None:

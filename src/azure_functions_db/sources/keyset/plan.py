@@ -17,6 +17,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
+from azure_functions_db.core.garbage import uncollected
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.position import BEGINNING, Layout
 from azure_functions_db.sources.keyset.shape import bound_text
@@ -298,7 +299,8 @@ class Plan:
         if header not in self._builders:
             self._builders[header] = self._builder(header)
         try:
-            return self._builders[header](rows)
+            with uncollected:  # which would look through rows that it is about to be kept from
+                return self._builders[header](rows)
         except values.UNCONVERTIBLE:
             # SQLite keeps any value in any column: one that is not of the declared type is handed out as it is.
             return self._builder(header, lenient=True)(rows)
