@@ -43,7 +43,7 @@ def measure(kind: str, url: str, loop: asyncio.AbstractEventLoop, threads: Threa
         lambda: loop.run_until_complete(gathered()),
         lambda: list(threads.map(lambda key: in_threads(key=key), keys)),
         target=1.0,
-        rounds=20,
+        rounds=60,
     )
 
 
