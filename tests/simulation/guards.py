@@ -395,6 +395,21 @@ def lost_positions() -> None:
     patch(PostgresLog, "check", lambda *_: None)
 
 
+def looks_of_their_holding() -> None:
+    """A slot that is held anew is judged by an older look at it where the new one fails."""
+    hold = PostgresLog._held
+
+    def held(self: Any) -> Any:
+        earlier = self._state
+        try:
+            return hold(self)
+        except BaseException:
+            self._state = earlier
+            raise
+
+    patch(PostgresLog, "_held", held)
+
+
 def timelines() -> None:
     """A promoted server is taken to have all that the old one had."""
     patch(PostgresLog, "_is_in_history", lambda *_: True)
@@ -462,6 +477,7 @@ GUARDS: dict[str, Callable[[], None]] = {
             rows_anew,
             gaps_told,
             lost_positions,
+            looks_of_their_holding,
             timelines,
             later_pages,
             names_by_timeline,

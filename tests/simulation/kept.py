@@ -51,6 +51,7 @@ KEPT: dict[str, list[tuple[int, str | None]]] = {
     "rows_anew": [(177, None)],
     "gaps_told": [(77, None)],
     "lost_positions": [(3, None)],
+    "looks_of_their_holding": [(2306, "postgres")],
     "timelines": [(77, None)],
     "later_pages": [(1569, "postgres")],
     "names_by_timeline": [(2401, "postgres")],
