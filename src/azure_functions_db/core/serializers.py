@@ -164,7 +164,7 @@ def types_of(value: Any, at: str = "") -> dict[str, str]:
         case float() if not math.isfinite(value):
             return {at: "float"}
         case dt.timedelta():
-            return {at: "interval"}
+            return {at: _interval_kind(value)}
         case bytearray() | memoryview():
             return {at: "bytes"}
         case _:
@@ -185,10 +185,21 @@ def retyped(written: Any, types: Mapping[str, str], at: str = "") -> Any:
             return written
         case "float":
             return float(written)
-        case "interval":
-            return dt.timedelta(seconds=written)
+        case kind if kind.startswith(_INTERVAL):
+            exact = kind.removeprefix(_INTERVAL)
+            return dt.timedelta(microseconds=int(exact)) if exact else dt.timedelta(seconds=written)
         case kind:
             return _decoded(kind, written)
+
+
+_INTERVAL = "interval"
+_LONGEST_IN_FLOAT = dt.timedelta(seconds=2**33)
+"""Of up to 272 years, a float tells the microseconds."""
+
+
+def _interval_kind(value: dt.timedelta) -> str:
+    """Return the type of an interval, with its microseconds where its seconds are not exact in JSON."""
+    return _INTERVAL if abs(value) < _LONGEST_IN_FLOAT else f"{_INTERVAL} {value // dt.timedelta(microseconds=1)}"
 
 
 def _merged(parts: Iterable[dict[str, str]]) -> dict[str, str]:

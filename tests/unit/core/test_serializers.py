@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from azure_functions_db.core.errors import CursorSerializationError
@@ -65,12 +65,13 @@ def test_a_part_comes_back_as_the_same_value_of_the_same_type(value: Any) -> Non
 
 
 rows = st.recursive(
-    parts | st.timedeltas(dt.timedelta(-99_999), dt.timedelta(99_999)) | st.floats() | st.decimals(allow_nan=False),
+    parts | st.timedeltas() | st.floats() | st.decimals(allow_nan=False),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
 
 
+@example(value=dt.timedelta(99_421, microseconds=1))
 @given(value=rows)
 def test_what_json_cannot_hold_comes_back_by_the_types_noted_beside_it(value: Any) -> None:
     assert same(retyped(*through_json([json_safe(value), types_of(value)])), value)
