@@ -238,6 +238,25 @@ def test_an_infinite_cursor_stops_the_poller_after_all_rows_before_it(postgres_d
     assert run(poller(source(postgres_database)), waiting) == 2, "the end of time has not come"
 
 
+@pytest.mark.parametrize("newest", [6, 8])
+def test_what_comes_before_a_key_that_python_cannot_hold_is_handled_in_a_backlog_too(
+    postgres_database: str, newest: int
+) -> None:
+    filled(
+        postgres_database,
+        "CREATE TABLE orders (id int, day date, version int NOT NULL, PRIMARY KEY (id, day))",
+        "CREATE INDEX ix_orders ON orders (version, id, day)",
+        "INSERT INTO orders SELECT i, CASE i WHEN 6 THEN 'infinity' ELSE date '2026-01-01' + i END, i "
+        f"FROM generate_series(1, {newest}) AS i",
+    )
+    seen = Seen()
+    trigger = poller(source(postgres_database, pk_columns=["id", "day"]))
+    assert run(trigger, seen) == 5
+    with pytest.raises(FetchError, match="cursor or key that Python cannot hold"):
+        run(trigger, seen)
+    assert seen.ids == [1, 2, 3, 4, 5]
+
+
 def test_a_document_nested_deeper_than_python_calls_itself(postgres_database: str) -> None:
     deep = "[" * 700 + "]" * 700
     orders(postgres_database, "jsonb", deep, at=(3,))

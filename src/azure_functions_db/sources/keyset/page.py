@@ -63,6 +63,20 @@ class Page:
     cut: Callable[[int], Position] | None = field(default=None, compare=False, repr=False)
     """Gives the position behind the first so many of the rows."""
 
+    def followed_by(self, rest: Page) -> Page:
+        """Return both as one page; this one alone where a migration came between them."""
+        if not rest.rows:
+            return replace(self, end=rest.end, more=rest.more)
+        if rest.header != self.header:
+            return replace(self, more=True)
+        count, cut_self, cut_rest = len(self.rows), self.cut, rest.cut
+
+        def cut(first: int) -> Position:
+            return cut_self(first) if first <= count else cut_rest(first - count)  # type: ignore[misc]  # there are rows
+
+        revisions = {**self.revisions, **{count + place: label for place, label in rest.revisions.items()}}
+        return Page(self.header, [*self.rows, *rest.rows], rest.end, rest.more, revisions, cut)
+
 
 @dataclass(frozen=True)
 class _Reading:

@@ -27,7 +27,7 @@ from azure_functions_db.sql.transactions import has_left_transactions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Dialect, Select
+    from sqlalchemy import BindParameter, ColumnElement, Connection, Dialect, Select
     from sqlalchemy.types import TypeEngine
 
     from azure_functions_db.core.types import RawRecord
@@ -44,6 +44,13 @@ BOUND = "azfdb_bound"
 END = "azfdb_end"
 LIMIT = "azfdb_limit"
 MOMENT = "azfdb_moment"
+
+
+def _written_out(limit: int) -> BindParameter[int]:
+    """Return a limit as a number in the statement: PostgreSQL plans one that is told beside it each time anew."""
+    from sqlalchemy import Integer, bindparam
+
+    return bindparam(None, limit, type_=Integer(), literal_execute=True)
 
 
 class Plan:
@@ -190,7 +197,7 @@ class Plan:
         row = self._filtered(select(*shown, *extras), start)
         if bound is not None:
             row = row.where(self._below(at_bound=bound.inclusive))
-        return row.order_by(*self.order).limit(1)
+        return row.order_by(*self.order).limit(_written_out(1))
 
     @cached_property
     def collates(self) -> bool:
@@ -235,7 +242,7 @@ class Plan:
         def newest() -> Select[Any]:
             after = [*self._after(start), *([self._below()] if bounded else [])]
             newest = self._raw([self.definition.cursor_column]).where(self.cursor.is_not(None), *after)
-            return newest.order_by(*(column.desc() for column in self.order)).limit(1)
+            return newest.order_by(*(column.desc() for column in self.order)).limit(_written_out(1))
 
         return self.kept(("newest", _form(start), bounded), newest)
 
@@ -248,14 +255,14 @@ class Plan:
         from sqlalchemy import func, literal_column, select
 
         value = newest.correlate(None).scalar_subquery()
-        alike: Select[Any] = select(literal_column("1").label("one")).where(self.cursor == value).limit(most)
-        return select(func.count()).select_from(alike.subquery("azfdb_ties"))
+        alike: Select[Any] = select(literal_column("1").label("one")).where(self.cursor == value)
+        return select(func.count()).select_from(alike.limit(_written_out(most)).subquery("azfdb_ties"))
 
     def last(self, *, bounded: bool = False) -> Select[Any]:
         """Return the statement for the highest position there is."""
         filters = [self.cursor.is_not(None), *([self._below()] if bounded else [])]
         newest = self._raw(self.definition.order_columns).where(*filters)
-        return newest.order_by(*(column.desc() for column in self.order)).limit(1)
+        return newest.order_by(*(column.desc() for column in self.order)).limit(_written_out(1))
 
     @cached_property
     def reads_again(self) -> bool:

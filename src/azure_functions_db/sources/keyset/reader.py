@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure_functions_db.core.clocks import lag_seconds
-from azure_functions_db.core.errors import SourceConfigurationError
+from azure_functions_db.core.errors import FetchError, SourceConfigurationError
 from azure_functions_db.core.types import Backlog, FetchResult, NullCursors
 from azure_functions_db.sources.keyset import values
 from azure_functions_db.sources.keyset.horizon import (
@@ -195,12 +195,16 @@ class KeysetReader:
         if watch is None:
             return read_page(connection, plan, start, limit)
         relation, line = self._relation, _line(connection)
+        page = empty_page(start)
         if relation.backlog_on is line and watch.bound is not None and start.values[:1] != (watch.bound,):
             # Below the bound of the last look nothing has changed; at its own value, rows may have come since.
             page = read_page(connection, plan, start, limit, Bound(watch.bound, inclusive=False))
             if page.more:
                 return page
-        page = self._settled(watch, connection, plan, start, limit)
+        if page.rows:
+            page = _continued(page, watch, connection, plan, limit)
+        else:
+            page = self._settled(watch, connection, plan, start, limit)
         if relation.backlog_on is not None and page.rows and not watch.is_settled:
             page = replace(page, more=True)  # More has come while the backlog was read; it waits for others' end.
         relation.backlog_on = line if page.more else None
@@ -259,6 +263,21 @@ def _cutter(plan: Plan, cut: Callable[[int], Position], following: CheckpointJso
 def _is_held_back(fetched: Fetched) -> bool:
     """Tell whether something is there that waits for others' end."""
     return not fetched.page.rows and fetched.watch is not None and not fetched.watch.is_settled
+
+
+def _continued(page: Page, watch: Watch, connection: Connection, plan: Plan, limit: int) -> Page:
+    """Return the last page of a backlog with what has come since its bound was known; nobody is waited for."""
+    left = limit - len(page.rows)
+    if not left:
+        return replace(page, more=True)
+    if not watch.look(connection, plan, page.end):
+        return page
+    connection.rollback()  # as above
+    try:
+        rest = _page_below(watch, connection, plan, page.end, left)
+    except FetchError:
+        return page  # a row that cannot be read is told in its turn
+    return page.followed_by(rest)
 
 
 def _page_below(watch: Watch, connection: Connection, plan: Plan, start: Position, limit: int) -> Page:
