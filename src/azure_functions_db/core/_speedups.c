@@ -512,6 +512,46 @@ instances(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
     return are_lists_of(of.values, of.number, count) ? list_of(count, instance_at, &of) : NULL;
 }
 
+/* What is made by the thousand and soon gone, kept from the collector meanwhile; see `core/garbage.py`. */
+
+static PyObject *
+untrack_all(PyObject *module, PyObject *objects)
+{
+    (void)module;
+    if (!PyList_CheckExact(objects)) {
+        PyErr_SetString(PyExc_TypeError, "untrack_all() takes a list");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        if (PyObject_IS_GC(PyList_GET_ITEM(objects, i))) {
+            PyObject_GC_UnTrack(PyList_GET_ITEM(objects, i));
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(untrack_all_doc, "untrack_all(objects, /)\n--\n\nKeep the objects in a list from the collector.");
+
+static PyObject *
+track_held(PyObject *module, PyObject *objects)
+{
+    (void)module;
+    if (!PyList_CheckExact(objects)) {
+        PyErr_SetString(PyExc_TypeError, "track_held() takes a list");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        PyObject *object = PyList_GET_ITEM(objects, i);
+        if (Py_REFCNT(object) > 1 && PyObject_IS_GC(object) && !PyObject_GC_IsTracked(object)) {
+            PyObject_GC_Track(object);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(track_held_doc,
+    "track_held(objects, /)\n--\n\nLeave to the collector those objects that something else holds besides this list.");
+
 /* Records: a dict for each row of a result, and what is taken out of them again. */
 
 typedef struct {
@@ -668,6 +708,8 @@ static PyMethodDef FUNCTIONS[] = {
     {"lazy_item", (PyCFunction)(void (*)(void))lazy_item, METH_FASTCALL, lazy_item_doc},
     {"records", (PyCFunction)(void (*)(void))records, METH_FASTCALL, records_doc},
     {"singles", (PyCFunction)(void (*)(void))singles, METH_FASTCALL, singles_doc},
+    {"track_held", track_held, METH_O, track_held_doc},
+    {"untrack_all", untrack_all, METH_O, untrack_all_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from azure_functions_db.core.errors import SerializationError, app_traceback_text
+from azure_functions_db.core.garbage import show_held
 from azure_functions_db.core.secrets import masked, masked_words, shortened
 from azure_functions_db.core.serializers import datetime_text, is_count, json_safe, timestamp, types_of
 from azure_functions_db.core.types import Failure, QuarantinedRow, StuckBatch
@@ -358,8 +359,13 @@ class Batch:
             return checkpoint
         return checkpoint.noting(failed_attempts=self.attempts).with_search(search)
 
+    def show_held(self) -> None:
+        """Show the garbage collector the events that others hold: lists that others have are always copies of ours."""
+        show_held(self.events)
+
     def next_attempt(self) -> None:
         """Let the events say that they are delivered once more."""
+        self.show_held()
         attempt = {"attempt": self.attempts + 1}
         self.events = [event.with_metadata(MappingProxyType({**event.metadata, **attempt})) for event in self.events]
 

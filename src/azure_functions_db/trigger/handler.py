@@ -77,8 +77,9 @@ class Handler:
 
     def call(self, events: Sequence[Any], context: PollContext, lease: Lease) -> int:
         """Call the handler and wait for its end; return how many of the events, from the first, it got through."""
+        given = len(events)  # the list is the handler's: it may take one after the other out of it
         outcome = self._called(events, context, lease)
-        return handled_count(outcome, len(events)) if isinstance(outcome, HandledFirst) else len(events)
+        return handled_count(outcome, given) if isinstance(outcome, HandledFirst) else given
 
     def _called(self, events: Sequence[Any], context: PollContext, lease: Lease) -> Any:
         arguments, named = self._arguments_of(events, context)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import lru_cache
 from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import uuid4
 
 from azure_functions_db.core.errors import ConfigurationError, SerializationError
-from azure_functions_db.core.garbage import uncollected
+from azure_functions_db.core.garbage import hide, uncollected
 from azure_functions_db.core.ports import ChangeReader, NamesColumns, NormalizesItself, TellsOperations
 from azure_functions_db.core.serializers import (
     deserialize_part,
@@ -109,7 +110,7 @@ def row_changes(
         count = len(ops)
         shared: dict[str, list[Any]] = {
             "_identities": [identities] * count,
-            "_index": list(range(count)),
+            "_index": _places(count),
             "source": [source] * count,
         }
         own = {"op": ops, "cursor": cursors, "pk": pks, "before": befores, "after": afters, "metadata": metadata}
@@ -122,6 +123,12 @@ def row_changes(
         event.__class__ = RowChange
         events.append(event)
     return events
+
+
+@lru_cache(maxsize=1)
+def _places(count: int) -> list[int]:
+    """Return the numbers of the events of a batch: most have as many as the one before."""
+    return list(range(count))
 
 
 class ChangeNormalizer:
@@ -198,15 +205,23 @@ def normalized(
     source: SourceDescriptor,
     metadata: Mapping[str, Any],
     revisions: Mapping[int, str] | None = None,
+    *,
+    hidden: bool = False,
 ) -> list[RowChange]:
-    """Return the events of a batch, each carrying the batch's metadata; see `FetchResult` for ``revisions``."""
+    """Return the events of a batch, each carrying the batch's metadata; see `FetchResult` for ``revisions``.
+
+    They may be hidden from the garbage collector by who shows it those that others hold, see `hide`.
+    """
     shared, revised = MappingProxyType(metadata), revisions or {}
     try:
         if isinstance(normalizer, ChangeNormalizer):
             return normalizer.batch(records, source, shared)
         if isinstance(normalizer, RecordNormalizer):
             with uncollected:
-                return normalizer.batch(records, source, shared, revised)
+                events = normalizer.batch(records, source, shared, revised)
+                if hidden and type(normalizer) is RecordNormalizer:  # the user's own may keep the list
+                    hide(events)
+                return events
         return [_joined(normalizer(record, source), shared, revised.get(place)) for place, record in enumerate(records)]
     except SerializationError:
         raise
@@ -232,7 +247,7 @@ class EarlyEvents:
         if not isinstance(normalizer, RecordNormalizer):
             return None
         metadata: dict[str, Any] = {}
-        return cls(normalized(normalizer, page.records, source, metadata, page.revisions), metadata)
+        return cls(normalized(normalizer, page.records, source, metadata, page.revisions, hidden=True), metadata)
 
     def of(self, metadata: Mapping[str, Any]) -> list[RowChange]:
         """Return them as those of the batch that its metadata tells of."""

@@ -75,7 +75,7 @@ def end_lingering() -> None:
         linger.end()
 
 
-WORTHWHILE_SECONDS = 0.0003
+WORTHWHILE_SECONDS = 0.00015
 """Where nobody waits for longer than this nothing is gained: for two threads to take turns costs a third of it."""
 
 

@@ -160,8 +160,12 @@ class Tick:
             return None
         if batch.start is not None:
             self._fix_start(batch, batch.start)
-        self._read_ahead(batch)
-        return self._handled(batch)
+        if self._ahead is None:
+            self._read_ahead(batch)
+        try:
+            return self._handled(batch)
+        finally:
+            batch.show_held()
 
     def _fix_start(self, batch: Batch, start: Checkpoint) -> None:
         """Commit where the source has begun, before anything of it is handled: after a crash it goes on from there."""
@@ -407,6 +411,8 @@ class Tick:
             start=None if result.start is None else Checkpoint.of(result.start),
         )
         self._batch = batch
+        if self.lease.is_held and self._pace.is_read_at_once:
+            self._read_ahead(batch)  # the database is at work while events are made
         self._stage(Stage.NORMALIZE, lambda: self._make_events(batch, result, early), batch.id)
         return batch
 
@@ -495,7 +501,8 @@ class Tick:
         batch.after = batch.before.after(batch.after, batch.id, fetched_at, len(events))
 
     def _events_of(self, result: FetchResult, metadata: Mapping[str, Any]) -> list[RowChange]:
-        return normalized(self._settings.normalizer, result.records, self._whole, metadata, result.revisions)
+        settings = self._settings
+        return normalized(settings.normalizer, result.records, self._whole, metadata, result.revisions, hidden=True)
 
     def _search_after(self, checkpoint: Checkpoint) -> Search | None:  # noqa: ARG002 - see IsolatingTick
         """Return the search for poison rows that a checkpoint tells of; there is none without a quarantine."""
@@ -689,7 +696,7 @@ class Tick:
             tick_started_at=self._started_at,
             source_name=self._stages.source,
             attempt=batch.attempts + 1,
-            events=events,
+            events=list(events),
             lease_lost=self.lease.lost,
             deadline=None if budget is None else self._started_at + dt.timedelta(seconds=budget),
         )
@@ -814,7 +821,7 @@ class Tick:
             commit_duration_ms=spent.get(Stage.COMMIT, 0.0),
             lag_seconds=lag,
             lag_rows=waiting,
-            events=handled,
+            events=list(handled),
         )
 
     def _put_undecodable_aside(self, batch: Batch) -> None:

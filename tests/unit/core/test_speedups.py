@@ -168,6 +168,20 @@ def test_only_rows_with_containers_are_left_to_the_garbage_collector() -> None:
     assert (gc.is_tracked(plain), gc.is_tracked(holding)) == (False, True)
 
 
+def test_objects_are_kept_from_the_collector_and_those_that_are_held_given_back() -> None:
+    objects: list[Any] = [[1], [2], 3, "text"]
+    held = objects[0]
+    _speedups.untrack_all(objects)
+    _speedups.untrack_all(objects)
+    assert [gc.is_tracked(each) for each in objects] == [False] * 4
+    for _ in range(2):
+        _speedups.track_held(objects)
+    assert (gc.is_tracked(held), gc.is_tracked(objects.pop(1))) == (True, False)
+    for function in (_speedups.untrack_all, _speedups.track_held):
+        with pytest.raises(TypeError, match="takes a list"):
+            function(([],))  # type: ignore[arg-type]
+
+
 def test_a_converter_that_takes_the_rows_away_does_no_harm() -> None:
     rows = [(1,), (2,), (3,)]
 

@@ -60,6 +60,16 @@ def test_a_generator_that_comes_back_is_no_success(returned: Any) -> None:
         run(poller(ListSource(1)), lambda _events: returned())
 
 
+def test_a_handler_may_take_its_events_out_of_the_list() -> None:
+    def take(events: list[Any]) -> HandledFirst | None:
+        taken = [events.pop() for _ in range(len(events))]
+        return HandledFirst(2) if len(taken) == 3 else None
+
+    source, store = ListSource(5), MemoryStateStore()
+    trigger = poller(source, store, batch_size=3)
+    assert [run(trigger, take) for _ in range(3)] == [2, 2, 1]
+
+
 def test_a_future_that_nobody_would_await_is_no_success() -> None:
     loop = asyncio.new_event_loop()
     with pytest.raises(HandlerError, match="only run_async"):

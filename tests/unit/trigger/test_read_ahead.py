@@ -428,6 +428,28 @@ def test_a_page_that_is_asked_for_at_once_is_begun_before_the_handler_is_called(
     assert begun == [True]
 
 
+@pytest.mark.parametrize(("store", "made_before"), [(PlainStore, [0, 10]), (MemoryStateStore, [10, 10])])
+def test_it_is_begun_before_the_events_of_this_one_are_made_where_the_lease_is_held(
+    store: Callable[[], Any], made_before: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that can be looked at is asked for the lease when there is work, after the events of the first page."""
+    made, begun = list[int](), list[int]()
+    begin = bridge.in_background
+
+    def noted(work: Callable[[], Any], *, at_once: bool) -> Any:
+        begun.append(len(made))
+        return begin(work, at_once=at_once)
+
+    def normalize(record: dict[str, Any], source: SourceDescriptor) -> RowChange:
+        made.append(record["id"])
+        return RowChange(None, "upsert", source, record["id"], {"id": record["id"]})
+
+    monkeypatch.setattr("azure_functions_db.trigger.pace.in_background", noted)
+    monkeypatch.setattr(Pace, "is_read_at_once", True)
+    run(poller(Book(30), store(), batch_size=10, max_batches_per_tick=10, normalizer=normalize), Collected())
+    assert begun == made_before
+
+
 def test_events_of_a_page_that_was_read_ahead_tell_of_their_own_batch() -> None:
     book, batches = Book(30), list[str]()
 
