@@ -46,6 +46,11 @@ def databases() -> Iterator[dict[str, str]]:
             os.unlink(file)  # noqa: PTH108
 
 
+def write_log_at_commit(url: str) -> None:
+    """Let commits of a PostgreSQL database wait for its log, as they do unless somebody forbids it: the log is read."""
+    _on_server(url, f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = on")
+
+
 def _on_server(url: str, statement: str) -> None:
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

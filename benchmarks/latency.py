@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import databases, report
+from common import databases, report, write_log_at_commit
 from pymongo import MongoClient
 from sqlalchemy import Engine, create_engine, text
 
@@ -143,6 +143,7 @@ def mongo_cases() -> Iterator[list[Case]]:
 
 @contextmanager
 def prepared(urls: dict[str, str]) -> Iterator[dict[str, Engine]]:
+    write_log_at_commit(urls["postgres"])
     engines = {kind: create_engine(url) for kind, url in urls.items()}
     for engine in engines.values():
         with engine.begin() as connection:

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
-from common import databases
-from sqlalchemy import create_engine, make_url, text
+from common import databases, write_log_at_commit
+from sqlalchemy import create_engine, text
 
 from azure_functions_db import DbConfig, EngineProvider, PostgresLogicalSource, SqlAlchemySource
 from azure_functions_db.sources.postgres.changes import RowType, Session, Shape
@@ -40,10 +40,7 @@ def main() -> None:
     with databases() as urls:
         url = urls["postgres"]
         create_engine(urls["sqlite"]).connect().close()  # its file is removed with the databases
-        engine = create_engine(url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = on"))
-        engine.dispose()
+        write_log_at_commit(url)
         speed(url, "20,000 transactions of one row", lambda connection, table: singly(connection, table, 20_000))
         speed(url, "one transaction of 100,000 rows", lambda connection, table: at_once(connection, table, 100_000))
         memory(url)
