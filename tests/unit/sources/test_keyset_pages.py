@@ -16,13 +16,13 @@ def page(*numbers: int, more: bool = False) -> Page:
         return Position((numbers[first - 1],))
 
     rows = [(number,) for number in numbers]
-    return Page(HEADER, rows, Position(numbers[-1:]), more, {0: f"revision {numbers[0]}"}, cut)
+    return Page(HEADER, rows, Position(numbers[-1:]), more, {len(numbers) - 1: f"revision {numbers[-1]}"}, cut)
 
 
 def test_it_has_the_rows_of_both_and_can_be_cut_anywhere() -> None:
     both = page(1, 2).followed_by(page(3, 4, more=True))
     assert (both.rows, both.end, both.more) == ([(1,), (2,), (3,), (4,)], Position((4,)), True)
-    assert both.revisions == {0: "revision 1", 2: "revision 3"}
+    assert both.revisions == {1: "revision 2", 3: "revision 4"}
     assert both.cut is not None
     assert [both.cut(count).values for count in range(1, 5)] == [(1,), (2,), (3,), (4,)]
 

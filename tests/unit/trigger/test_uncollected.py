@@ -18,7 +18,7 @@ from azure_functions_db.core.errors import HandlerError, SerializationError
 from azure_functions_db.core.garbage import uncollected
 from azure_functions_db.core.signals import BatchCommitted, Signal
 from azure_functions_db.core.types import FetchResult, SourceDescriptor
-from azure_functions_db.trigger.normalizers import EarlyEvents, RecordNormalizer
+from azure_functions_db.trigger.normalizers import EarlyEvents, RecordNormalizer, normalized
 from azure_functions_db.trigger.retry import RetryPolicy
 from tests.support.waiting import wait_for
 from tests.unit.trigger.poller import ListSource, poller, run
@@ -149,6 +149,11 @@ def test_nor_those_of_a_page_that_was_read_ahead() -> None:
     early = EarlyEvents.made(RecordNormalizer("id", ["id"]), PAGE, SOURCE)
     assert early is not None
     assert [*map(gc.is_tracked, early.of({}))] == [False]
+
+
+def test_events_outside_of_a_tick_are_as_any_other_objects() -> None:
+    events = normalized(RecordNormalizer("id", ["id"]), [{"id": 1}], SOURCE, {})
+    assert [*map(gc.is_tracked, events)] == [True]
 
 
 def test_events_that_are_kept_are_shown_to_it() -> None:

@@ -48,9 +48,9 @@ MOMENT = "azfdb_moment"
 
 def _written_out(limit: int) -> BindParameter[int]:
     """Return a limit as a number in the statement: PostgreSQL plans one that is told beside it each time anew."""
-    from sqlalchemy import Integer, bindparam
+    from sqlalchemy import bindparam
 
-    return bindparam(None, limit, type_=Integer(), literal_execute=True)
+    return bindparam(None, limit, literal_execute=True)
 
 
 class Plan:
