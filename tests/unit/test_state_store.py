@@ -19,7 +19,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.core.ports import LookingStateStore, StateStore, TransactionalStateStore
 from azure_functions_db.core.types import PollerState
-from azure_functions_db.state.backend import DocumentName, document_name
+from azure_functions_db.state.backend import DocumentName, Stored, document_name
 from azure_functions_db.state.memory import MemoryBackend
 from azure_functions_db.state.store import DocumentLease, DocumentStateStore, _after_fork
 from azure_functions_db.testing.faults import Fault, FaultyStateStore
@@ -423,6 +423,25 @@ def test_a_reset_changes_no_document_that_changed_meanwhile() -> None:
     with pytest.raises(LeaseConflictError):
         store.reset_to_beginning(POLLER)
     assert quick.load_checkpoint(POLLER) == SECOND
+
+
+def test_a_reset_replaces_the_document_whose_lease_it_has_found_free() -> None:
+    clock = FakeClock()
+    store = FaultyStateStore(clock=clock)
+    store._lease(POLLER, store.acquire_lease(POLLER, 60)).commit(FIRST, release=True)
+    quick = FaultyStateStore(shared_with=store, clock=clock)
+    read = store._memory.read
+
+    def overtaken(name: DocumentName) -> Stored | None:
+        store._memory.read = read  # type: ignore[method-assign]
+        stored = read(name)
+        quick.acquire_lease(POLLER, 60)
+        return stored
+
+    store._memory.read = overtaken  # type: ignore[method-assign]
+    with pytest.raises(LeaseConflictError):
+        store.reset_to_beginning(POLLER)
+    assert quick.load_checkpoint(POLLER) == FIRST
 
 
 def test_a_dry_run_shows_what_an_act_would_do_and_does_not_do_it() -> None:

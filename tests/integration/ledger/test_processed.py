@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 from azure_functions_db import DbWriter, EngineProvider, MemoryStateStore, PollTrigger, WriteError
 from azure_functions_db.ledger import ProcessedLedger, processed_once
 from azure_functions_db.testing.memory import MemorySource
+from tests.support.waiting import wait_for
 
 DAY = dt.timedelta(days=1)
 
@@ -180,4 +181,28 @@ def test_two_instances_with_the_same_event_take_turns(
         assert not outcome, "it waits for the first to commit or fail"
         assert len(new) == 1
     rival.join(20)
+    assert outcome == [[]]
+
+
+def test_two_instances_with_the_same_events_in_another_order_wait_for_each_other_in_one(
+    postgres_database: str, provider: EngineProvider
+) -> None:
+    """The second must not hold a note that the first still wants, while it waits for the first."""
+    ledger = ProcessedLedger(url=postgres_database, engine_provider=provider)
+    outcome = list[list[Change]]()
+
+    def second() -> None:
+        with ledger.once([Change("b"), Change("a")]) as new:
+            outcome.append(new)
+
+    engine = create_engine(postgres_database, isolation_level="AUTOCOMMIT")
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
+    rival = threading.Thread(target=second)
+    with engine.connect() as observer, ledger.once([Change("a")]):
+        rival.start()
+        wait_for(lambda: observer.execute(waiting).scalar_one(), 30, "the second does not wait")
+        with ledger.once([Change("b")]) as new:
+            assert new == [Change("b")]
+    rival.join(30)
+    engine.dispose()
     assert outcome == [[]]
