@@ -1,6 +1,7 @@
 """A catch-up whose handler waits, beside the longer of reading and handling; and one whose handler computes.
 
-Handling is the handler alone, called as often; reading is the catch-up with a handler that does nothing. A handler that
+Handling is the handler alone, called as often; reading is the catch-up with a handler that does nothing. What can be
+had at all is told by the bare driver, whose next page a thread reads while the handler has this one. A handler that
 computes gains little by reading ahead; it is shown beside the same catch-up without, and must not lose.
 """
 
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from _poll_worker import InMemory, read_everything
-from _rows import PAGE, fill
+from _rows import PAGE, driver_pages, fill
 from common import databases, report_turns
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 
 from azure_functions_db import PollTrigger, SqlAlchemySource
 
@@ -62,12 +64,34 @@ def handling() -> float:
     return (time.perf_counter() - began) / BATCHES
 
 
+def driver_ahead(engine: Engine, thread: ThreadPoolExecutor) -> Callable[[], float]:
+    """Return the same with the driver alone: the thread, whose connection it is, reads one page ahead."""
+    pages_of = thread.submit(driver_pages, engine).result()
+
+    def run() -> float:
+        pages = pages_of(BATCHES)
+        began = time.perf_counter()
+        ahead = thread.submit(next, pages, None)
+        while (page := ahead.result()) is not None:
+            ahead = thread.submit(next, pages, None)
+            waiting(page)
+        return (time.perf_counter() - began) / BATCHES
+
+    run()
+    return run
+
+
 def while_waiting(kind: str, url: str) -> None:
+    engine = create_engine(url)
     both, alone = catch_up(url, waiting), catch_up(url, waiting, read_ahead=False)
     reading = catch_up(url, idle, read_ahead=False)
-    turns = [(both(), max(reading(), handling()), alone()) for _ in range(ROUNDS)]
-    ours, longer, without = (list(times) for times in zip(*turns, strict=True))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        driver = driver_ahead(engine, thread)
+        turns = [(both(), driver(), max(reading(), handling()), alone()) for _ in range(ROUNDS)]
+    engine.dispose()
+    ours, drivers, longer, without = (list(times) for times in zip(*turns, strict=True))
     report_turns("read ahead", f"{kind}, a handler of 5 ms beside the longer of both", ours, longer, target=1.15)
+    report_turns("read ahead", f"{kind}, a handler of 5 ms beside the driver read ahead by a thread", ours, drivers)
     report_turns("read ahead", f"{kind}, a handler of 5 ms beside none read ahead", ours, without, target=1.0)
 
 

@@ -37,6 +37,13 @@ class _Uncollected:
             gc.enable()
 
 
+def settle() -> None:
+    """Count all that was made so far as old, without a look at it: what a process has loaded stays to its end."""
+    if not gc.get_freeze_count():  # else somebody wants to have it as it is
+        gc.freeze()
+        gc.unfreeze()
+
+
 def hide(objects: list[Any]) -> None:
     """Keep new objects from the collector until `show_held`; call it where collection is put off.
 

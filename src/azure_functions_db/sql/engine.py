@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from azure_functions_db.core.config import config_of
 from azure_functions_db.core.errors import Code, ConfigurationError, DbConnectionError, needing
-from azure_functions_db.core.garbage import uncollected
+from azure_functions_db.core.garbage import settle, uncollected
 from azure_functions_db.core.secrets import masked, masked_value
 from azure_functions_db.sql.failures import hide_values
 
@@ -367,6 +367,7 @@ def _new_engine(config: DbConfig) -> Engine:
     try:
         with uncollected:
             engine = create_engine(greeted(url), **_engine_options(config, url))
+            settle()
     except NoSuchModuleError:
         raise ConfigurationError(
             f"SQLAlchemy knows no dialect {url.drivername!r}: {_driver_advice(url, None)}", code=Code.PACKAGE_MISSING

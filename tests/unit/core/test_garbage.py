@@ -1,0 +1,36 @@
+"""What a process loads to keep is not looked through by the garbage collector to find out that it stays."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+from azure_functions_db.core.garbage import settle
+
+LOADING = """
+import gc
+from azure_functions_db import DbConfig, EngineProvider
+provider = EngineProvider()
+provider.get_engine(DbConfig(connection_url="sqlite://"))
+gc.collect()
+looks = gc.get_stats()[0]["collections"]
+provider.get_engine(DbConfig(connection_url="postgresql+psycopg://nobody@localhost/nothing"))
+print(gc.get_stats()[0]["collections"] - looks, gc.get_freeze_count())
+"""
+
+
+def test_what_a_process_has_frozen_stays_so() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        settle()
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_a_dialect_is_loaded_without_a_look_at_it() -> None:
+    """Nor is it frozen: what a process does with its own objects later is up to it."""
+    loaded = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, check=True)
+    assert loaded.stdout == "0 0\n"
