@@ -111,15 +111,9 @@ WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND dbo.orders.at < CAST(@P2 AS DA
 GO
 SELECT * 
 FROM dbo.orders 
-WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) ORDER BY dbo.orders.at, dbo.orders.id
- OFFSET 0 ROWS
- FETCH FIRST 4 ROWS ONLY
-GO
-SELECT * 
-FROM dbo.orders 
 WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND dbo.orders.at <= CAST(@P2 AS DATETIME2) ORDER BY dbo.orders.at, dbo.orders.id
  OFFSET 0 ROWS
- FETCH FIRST 5 ROWS ONLY
+ FETCH FIRST 4 ROWS ONLY
 GO
 SELECT count(*) AS count_1 
 FROM (SELECT * 
@@ -130,6 +124,12 @@ SELECT count(*) AS count_1
 FROM (SELECT TOP 100000 * 
 FROM dbo.orders 
 WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) AND (dbo.orders.at > CAST(@P2 AS DATETIME2) OR dbo.orders.at = CAST(@P3 AS DATETIME2) AND dbo.orders.id > @P4)) AS azfdb_counted
+GO
+SELECT * 
+FROM dbo.orders 
+WHERE dbo.orders.at >= CAST(@P1 AS DATETIME2) ORDER BY dbo.orders.at, dbo.orders.id
+ OFFSET 0 ROWS
+ FETCH FIRST 4 ROWS ONLY
 GO
 -- === change tracking
 SELECT OBJECT_ID(@P1) AS object_id,

@@ -23,6 +23,7 @@ from azure_functions_db import (
 )
 from azure_functions_db.core.errors import HandlerError
 from azure_functions_db.quarantine import SqlQuarantine
+from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
 from azure_functions_db.testing.memory import MemoryQuarantine
 
 if TYPE_CHECKING:
@@ -236,6 +237,29 @@ def test_an_infinite_cursor_stops_the_poller_after_all_rows_before_it(postgres_d
     assert (seen.ids, entries(sink)) == ([1, 2], [])
     waiting = Seen()
     assert run(poller(source(postgres_database)), waiting) == 2, "the end of time has not come"
+
+
+@pytest.mark.parametrize("at", [(4,), (5,), (6,), (4, 5), (5, 6), (4, 6)], ids=str)
+def test_a_page_of_a_backlogs_end_and_of_what_has_come_since(
+    postgres_database: str, at: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two statements read it: either may meet a row that cannot be decoded."""
+    orders(postgres_database, "date", "infinity", at=[number for number in at if number < 6])
+    late = "INSERT INTO orders SELECT id, id, 'n', CASE WHEN id = ANY(:at) THEN date 'infinity' END"
+    look, looks = PostgresWatch.look, list[None]()
+
+    def look_later(*given: Any) -> bool:
+        looks.append(None)
+        if len(looks) == 2:
+            filled(postgres_database, f"{late} FROM generate_series(6, 8) AS id", at=list(at))
+        return look(*given)
+
+    monkeypatch.setattr(PostgresWatch, "look", look_later)
+    sink, seen = MemoryQuarantine(), Seen()
+    assert run(poller(source(postgres_database), quarantine=sink), seen) == 9 - len(at)
+    assert {row["id"]: row["odd"] for row in seen.rows} == dict.fromkeys(sorted({*range(9)} - {*at}))
+    told = {entry.event["pk"]["id"]: entry.event["after"]["odd"] for entry in entries(sink)}
+    assert told == dict.fromkeys(at, "infinity")
 
 
 @pytest.mark.parametrize("newest", [6, 8])
