@@ -99,7 +99,9 @@ class Replica(Follower):
         with alone(self.primary) as there, alone(self.here.set(database="mysql")) as here:
             file, position, *_ = there.execute(text("SHOW MASTER STATUS")).one()
             arrived = text("SELECT master_pos_wait(:file, :position, 60)")
-            assert here.execute(arrived, {"file": file, "position": position}).scalar_one() >= 0
+            waited = here.execute(arrived, {"file": file, "position": position}).scalar_one()
+            assert waited is not None, here.execute(text("SHOW SLAVE STATUS")).mappings().one()["Last_SQL_Error"]
+            assert waited >= 0, "the replica does not catch up"
 
     def promote(self) -> None:
         with alone(self.here.set(database="mysql")) as connection:
