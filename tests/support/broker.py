@@ -34,7 +34,9 @@ class Service(Handler):
         super().__init__()
         self._address = f"{HOST}:{port}"
         self._folder = folder
-        self._received = (folder / "received").open("ab", buffering=0)
+        self._received = (folder / "received").open("a+b", buffering=0)
+        self._received.seek(0)
+        self._received.truncate(max((end for *_, end in entries(self._received.readall())), default=0))
         self._answering: dict[tuple[Any, str], Any] = {}
 
     def on_reactor_init(self, event: Any) -> None:
@@ -134,12 +136,19 @@ class Service(Handler):
 
 def records(written: bytes) -> Iterator[dict[str, Any]]:
     """Return what was written down, message by message."""
+    for address, encoded, _ in entries(written):
+        yield from (record(address, message) for message in messages(encoded))
+
+
+def entries(written: bytes) -> Iterator[tuple[str, bytes, int]]:
+    """Return what was written down, and where each entry ends; one that a kill has torn is none."""
     start = 0
-    while start < len(written):
-        end = written.index(b"\n", start)
+    while (end := written.find(b"\n", start)) >= 0:
         size, address = written[start:end].decode().split(" ", 1)
         start = end + 1 + int(size)
-        yield from (record(address, message) for message in messages(written[end + 1 : start]))
+        if start > len(written):
+            return
+        yield address, written[end + 1 : start], start
 
 
 def messages(encoded: bytes) -> Iterator[Message]:

@@ -212,10 +212,16 @@ def test_a_broker_that_is_not_there_is_told_and_the_batch_comes_again(broker: Br
     assert run(trigger, new_relay()) == 5
 
 
-def test_a_relay_outlives_a_broker_that_is_restarted_between_two_batches(broker: Broker, new_relay: NewRelay) -> None:
+@pytest.mark.parametrize("torn", [b"", b"17", b"17 amqps://somewhere\nnot all"])
+def test_a_relay_outlives_a_broker_that_is_restarted_between_two_batches(
+    broker: Broker, new_relay: NewRelay, torn: bytes
+) -> None:
+    """What the kill has torn of a message that nobody has accepted yet was never received."""
     relay = new_relay()
     relay([change(1)])
     broker.kill()
+    with (broker.folder / "received").open("ab") as received:
+        received.write(torn)
     broker.start()
     relay([change(2)])
     assert {each["id"] for each in broker.received()} == {change(1).event_id, change(2).event_id}
