@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from sqlalchemy import create_engine, make_url, text
 
@@ -85,7 +86,7 @@ def compare(
 
 
 def report_turns(
-    benchmark: str, case: str, ours: list[float], baseline: list[float], *, target: float | None = None
+    benchmark: str, case: str, ours: list[float], baseline: list[float], *, target: float | None = None, **more: Any
 ) -> float:
     """Print two measurements that were made in turns; the ratio is the median of those of neighbours.
 
@@ -93,11 +94,18 @@ def report_turns(
     """
     ratio = statistics.median(mine / other for mine, other in zip(ours, baseline, strict=True))
     mine, other = statistics.median(ours), statistics.median(baseline)
-    return report(benchmark, case, mine, other, target=target, ratio=ratio)
+    return report(benchmark, case, mine, other, target=target, ratio=ratio, **more)
 
 
 def report(
-    benchmark: str, case: str, ours: float, baseline: float, *, target: float | None = None, ratio: float | None = None
+    benchmark: str,
+    case: str,
+    ours: float,
+    baseline: float,
+    *,
+    target: float | None = None,
+    ratio: float | None = None,
+    **more: Any,
 ) -> float:
     """Print one measurement, in seconds, as one JSON line; a ratio above its target is a failure."""
     ratio = ours / baseline if ratio is None else ratio
@@ -108,6 +116,7 @@ def report(
         "target": target,
         "ours_ms": round(ours * 1000, 4),
         "baseline_ms": round(baseline * 1000, 4),
+        **more,
     }
     print(json.dumps(line), flush=True)
     return ratio

@@ -16,7 +16,7 @@ import time
 from statistics import median
 from typing import Any
 
-from common import databases, write_log_at_commit
+from common import databases, report, report_turns, write_log_at_commit
 from sqlalchemy import create_engine, text
 
 from azure_functions_db import DbConfig, EngineProvider, PostgresLogicalSource, SqlAlchemySource
@@ -128,23 +128,8 @@ def speed(url: str, case: str, write: Any) -> None:
     ours, bare = ([spent for spent, _ in times] for times in zip(*turns, strict=True))
     counts = {count for turn in turns for _, count in turn}
     assert len(counts) == 1, turns
-    # Neighbours feel the same noise.
-    ratio = median(mine / other for mine, other in zip(ours, bare, strict=True))
-    report(case, median(ours), median(bare), ratio, 1 / 0.6, rows=counts.pop())
+    report_turns("postgres_stream", case, ours, bare, target=1.67, rows_per_second=round(counts.pop() / median(ours)))
     bench.close()
-
-
-def report(case: str, ours: float, baseline: float, ratio: float, target: float | None, rows: int) -> None:
-    line = {
-        "benchmark": "postgres_stream",
-        "case": case,
-        "ratio": round(ratio, 2),
-        "target": None if target is None else round(target, 2),
-        "ours_ms": round(ours * 1000, 1),
-        "baseline_ms": round(baseline * 1000, 1),
-        "rows_per_second": round(rows / ours),
-    }
-    print(json.dumps(line), flush=True)
 
 
 def memory(url: str) -> None:
@@ -186,7 +171,7 @@ def polling(url: str) -> None:
         checkpoint = page.next_checkpoint
     polled = time.perf_counter() - began
     ours, count = min(bench.ours() for _ in range(3))
-    report("beside polling the same rows", ours, polled, ours / polled, None, rows=count)
+    report("postgres_stream", "beside polling the same rows", ours, polled, rows_per_second=round(count / ours))
     bench.close()
 
 

@@ -160,8 +160,7 @@ class Tick:
             return None
         if batch.start is not None:
             self._fix_start(batch, batch.start)
-        if self._ahead is None:
-            self._read_ahead(batch)
+        self._read_ahead(batch)
         try:
             return self._handled(batch)
         finally:
@@ -428,7 +427,8 @@ class Tick:
     def _read_ahead(self, batch: Batch) -> None:
         """Have the next page read while the handler has this one, where either of them waits for others."""
         if (
-            self._may_read_ahead
+            self._ahead is None
+            and self._may_read_ahead
             and batch.more
             and batch.search is None
             and self._batches + 1 < self._most_pages
