@@ -1,8 +1,9 @@
 """A catch-up whose handler waits, beside the longer of reading and handling; and one whose handler computes.
 
 Handling is the handler alone, called as often; reading is the catch-up with a handler that does nothing. What can be
-had at all is told by the bare driver, whose next page a thread reads while the handler has this one. A handler that
-computes gains little by reading ahead; it is shown beside the same catch-up without, and must not lose.
+had at all is told by the bare driver, whose next page a thread reads while the handler has this one. A short catch-up
+gains less than a long one: the lease and the first page have to be waited for. A handler that computes gains little by
+reading ahead; it is shown beside the same catch-up without, and must not lose.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from sqlalchemy import Engine, create_engine
 
 from azure_functions_db import PollTrigger, SqlAlchemySource
 
-BATCHES, ROUNDS, WAIT = 20, 25, 0.005
+ROUNDS_OF = {20: 25, 100: 10}
+"""How often a catch-up of so many pages is run."""
+SHORT, LONG = ROUNDS_OF
+WAIT = 0.005
 Handler = Callable[[list[Any]], None]
 
 
@@ -32,8 +36,8 @@ def idle(_events: list[Any]) -> None:
     """The handler that does nothing."""
 
 
-def catch_up(url: str, handler: Handler, *, read_ahead: bool = True) -> Callable[[], float]:
-    """Return what handles all rows from the first on and tells the seconds per batch."""
+def catch_up(url: str, handler: Handler, batches: int, *, read_ahead: bool = True) -> Callable[[], float]:
+    """Return what handles so many batches from the first row on and tells the seconds that each took."""
     source = SqlAlchemySource(url=url, table="bench_rows", cursor_column="updated_at", pk_columns=["id"])
     store = InMemory()
     trigger = PollTrigger(
@@ -41,63 +45,65 @@ def catch_up(url: str, handler: Handler, *, read_ahead: bool = True) -> Callable
         source=source,
         checkpoint_store=store,
         batch_size=PAGE,
-        max_batches_per_tick=BATCHES,
+        max_batches_per_tick=batches,
         read_ahead=read_ahead,
     )
 
     def run() -> float:
         store.checkpoint = {}
         began = time.perf_counter()
-        if trigger.run(timer=None, handler=handler) != BATCHES * PAGE:
+        if trigger.run(timer=None, handler=handler) != batches * PAGE:
             raise AssertionError("rows are missing")
-        return (time.perf_counter() - began) / BATCHES
+        return (time.perf_counter() - began) / batches
 
     run()
     return run
 
 
-def handling() -> float:
+def handling(batches: int) -> float:
     """Seconds per call of the handler alone."""
     began = time.perf_counter()
-    for _ in range(BATCHES):
+    for _ in range(batches):
         waiting([])
-    return (time.perf_counter() - began) / BATCHES
+    return (time.perf_counter() - began) / batches
 
 
-def driver_ahead(engine: Engine, thread: ThreadPoolExecutor) -> Callable[[], float]:
+def driver_ahead(engine: Engine, thread: ThreadPoolExecutor, batches: int) -> Callable[[], float]:
     """Return the same with the driver alone: the thread, whose connection it is, reads one page ahead."""
     pages_of = thread.submit(driver_pages, engine).result()
 
     def run() -> float:
-        pages = pages_of(BATCHES)
+        pages = pages_of(batches)
         began = time.perf_counter()
         ahead = thread.submit(next, pages, None)
         while (page := ahead.result()) is not None:
             ahead = thread.submit(next, pages, None)
             waiting(page)
-        return (time.perf_counter() - began) / BATCHES
+        return (time.perf_counter() - began) / batches
 
     run()
     return run
 
 
-def while_waiting(kind: str, url: str) -> None:
+def while_waiting(kind: str, url: str, batches: int) -> None:
     engine = create_engine(url)
-    both, alone = catch_up(url, waiting), catch_up(url, waiting, read_ahead=False)
-    reading = catch_up(url, idle, read_ahead=False)
+    both, alone = catch_up(url, waiting, batches), catch_up(url, waiting, batches, read_ahead=False)
+    reading = catch_up(url, idle, batches, read_ahead=False)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        driver = driver_ahead(engine, thread)
-        turns = [(both(), driver(), max(reading(), handling()), alone()) for _ in range(ROUNDS)]
+        driver = driver_ahead(engine, thread, batches)
+        turns = [(both(), driver(), max(reading(), handling(batches)), alone()) for _ in range(ROUNDS_OF[batches])]
     engine.dispose()
     ours, drivers, longer, without = (list(times) for times in zip(*turns, strict=True))
-    report_turns("read ahead", f"{kind}, a handler of 5 ms beside the longer of both", ours, longer, target=1.15)
-    report_turns("read ahead", f"{kind}, a handler of 5 ms beside the driver read ahead by a thread", ours, drivers)
-    report_turns("read ahead", f"{kind}, a handler of 5 ms beside none read ahead", ours, without, target=1.0)
+    catch = f"{kind}, {batches} pages, a handler of 5 ms"
+    report_turns("read ahead", f"{catch} beside the longer of both", ours, longer, target=1.15)
+    report_turns("read ahead", f"{catch} beside the driver read ahead by a thread", ours, drivers)
+    report_turns("read ahead", f"{catch} beside none read ahead", ours, without, target=1.0)
 
 
 def while_computing(kind: str, url: str) -> None:
-    with_, without = catch_up(url, read_everything), catch_up(url, read_everything, read_ahead=False)
-    turns = [(with_(), without()) for _ in range(ROUNDS)]
+    with_ = catch_up(url, read_everything, SHORT)
+    without = catch_up(url, read_everything, SHORT, read_ahead=False)
+    turns = [(with_(), without()) for _ in range(ROUNDS_OF[SHORT])]
     ours, beside = (list(times) for times in zip(*turns, strict=True))
     report_turns("read ahead", f"{kind}, a handler that computes beside none read ahead", ours, beside, target=1.05)
 
@@ -106,9 +112,10 @@ def main() -> None:
     with databases() as urls:
         for kind, url in urls.items():
             engine = create_engine(url)
-            fill(engine, BATCHES * PAGE)
+            fill(engine, LONG * PAGE)
             engine.dispose()
-            while_waiting(kind, url)
+            for batches in ROUNDS_OF:
+                while_waiting(kind, url, batches)
             while_computing(kind, url)
 
 

@@ -701,6 +701,116 @@ singles(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
     return list_by_name(arguments, number, single_at);
 }
 
+/* Rows as MySQL and MariaDB send them: the text of each value behind its length; `sql/mysql_wire.py` says more. */
+
+enum { LONGEST_SHORT = 0xFA, NULL_VALUE = 0xFB, TWO_BYTES = 0xFC, THREE_BYTES = 0xFD, EIGHT_BYTES = 0xFE };
+
+typedef struct {
+    const uint8_t *at;
+    const uint8_t *end;
+} Packet;
+
+/* Return how long the next value is, -1 for NULL; -2 where there is none that is whole. */
+static Py_ssize_t
+next_length(Packet *packet)
+{
+    if (packet->at == packet->end) {
+        return -2;
+    }
+    uint64_t length = *packet->at++;
+    if (length == NULL_VALUE) {
+        return -1;
+    }
+    if (length > LONGEST_SHORT) {
+        int bytes = length == TWO_BYTES ? 2 : length == THREE_BYTES ? 3 : length == EIGHT_BYTES ? 8 : 0;
+        if (bytes == 0 || packet->end - packet->at < bytes) {
+            return -2;
+        }
+        length = 0;
+        for (int i = 0; i < bytes; i++) {
+            length |= (uint64_t)packet->at[i] << (8 * i);
+        }
+        packet->at += bytes;
+    }
+    return length > (uint64_t)(packet->end - packet->at) ? -2 : (Py_ssize_t)length;
+}
+
+/* Return a number that is written in so few digits that it cannot run over; NULL, without an error, for any other. */
+static PyObject *
+small_number(const uint8_t *text, Py_ssize_t length)
+{
+    long long number = 0;
+    Py_ssize_t sign = length > 1 && text[0] == '-';
+    if (length == 0 || length - sign > 18) {
+        return NULL;
+    }
+    for (Py_ssize_t i = sign; i < length; i++) {
+        if (text[i] < '0' || text[i] > '9') {
+            return NULL;
+        }
+        number = number * 10 + (text[i] - '0');
+    }
+    return PyLong_FromLongLong(sign ? -number : number);
+}
+
+static PyObject *
+value_of(const uint8_t *text, Py_ssize_t length, PyObject *read)
+{
+    if (read == (PyObject *)&PyLong_Type) {
+        PyObject *number = small_number(text, length);
+        if (number != NULL || PyErr_Occurred()) {
+            return number;
+        }
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)text, length);
+    if (bytes == NULL || read == Py_None) {
+        return bytes;
+    }
+    PyObject *value = PyObject_CallOneArg(read, bytes);
+    Py_DECREF(bytes);
+    return value;
+}
+
+PyDoc_STRVAR(values_doc,
+    "values(readers, packet, /)\n--\n\n"
+    "Return a tuple with what each reader makes of a value's bytes, the bytes themselves where it is None.");
+
+static PyObject *
+values(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 2 || !PyTuple_CheckExact(arguments[0]) || !PyBytes_CheckExact(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "values() takes a tuple and bytes");
+        return NULL;
+    }
+    PyObject *readers = arguments[0];
+    Packet packet = {.at = (const uint8_t *)PyBytes_AS_STRING(arguments[1])};
+    packet.end = packet.at + PyBytes_GET_SIZE(arguments[1]);
+    PyObject *made = PyTuple_New(PyTuple_GET_SIZE(readers));
+    for (Py_ssize_t i = 0; made != NULL && i < PyTuple_GET_SIZE(readers); i++) {
+        Py_ssize_t length = next_length(&packet);
+        PyObject *value = NULL;
+        if (length == -1) {
+            value = Py_NewRef(Py_None);
+        } else if (length >= 0) {
+            value = value_of(packet.at, length, PyTuple_GET_ITEM(readers, i));
+            packet.at += length;
+        }
+        if (value == NULL) {
+            Py_CLEAR(made);
+        } else {
+            PyTuple_SET_ITEM(made, i, value);
+        }
+    }
+    if (made != NULL && packet.at != packet.end) {
+        Py_CLEAR(made);
+    }
+    if (made == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_IndexError, "a row does not have a value for each column");
+    }
+    return made;
+}
+
 static PyMethodDef FUNCTIONS[] = {
     {"column", (PyCFunction)(void (*)(void))column, METH_FASTCALL, column_doc},
     {"ids", (PyCFunction)(void (*)(void))ids, METH_FASTCALL, ids_doc},
@@ -710,6 +820,7 @@ static PyMethodDef FUNCTIONS[] = {
     {"singles", (PyCFunction)(void (*)(void))singles, METH_FASTCALL, singles_doc},
     {"track_held", track_held, METH_O, track_held_doc},
     {"untrack_all", untrack_all, METH_O, untrack_all_doc},
+    {"values", (PyCFunction)(void (*)(void))values, METH_FASTCALL, values_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -22,7 +22,6 @@ from azure_functions_db.sources.keyset.values import (
     Header,
     header_of,
     rows_of,
-    rows_with_quick_moments,
     text_of,
 )
 from azure_functions_db.sql.transactions import driver_errors, has_left_transactions
@@ -294,7 +293,10 @@ def _plain_rows(
         case "psycopg":
             return _in_binary(connection, plan, compiled, parameters)
         case "pymysql":
-            return rows_with_quick_moments(connection, compiled, parameters)
+            from azure_functions_db.sql import mysql_wire
+
+            form = {"cursor": mysql_wire.PageCursor} if mysql_wire.IS_KNOWN else {}
+            return rows_of(connection, compiled, parameters, **form)
         case _:
             return rows_of(connection, compiled, parameters)
 

@@ -486,7 +486,6 @@ def snapshot_source(
 _REGISTER, _DUMP, _DUMP_GTID = 0x15, 0x12, 0x1E
 _DO_NOT_WAIT, _THROUGH_GTID = 1, 4
 _OK, _EOF, _ERROR = 0, 0xFE, 0xFF
-_LARGEST_PACKET = 0xFFFFFF
 _CHECKSUM_SIZE = 4
 _FIRST_EVENT = 4
 """Where the events of a file begin, after its magic number."""
@@ -576,31 +575,21 @@ class Replica:
             cursor.execute(statement)
 
     def _command(self, code: int, arguments: bytes) -> None:
+        from azure_functions_db.sql.mysql_wire import packets
+
         self._connection._execute_command(code, arguments)  # noqa: SLF001 - PyMySQL has no public way to send one
         self._connection._sock.settimeout(_SILENCE_SECONDS)  # noqa: SLF001 - as above
         self._connection._current_timeout = _SILENCE_SECONDS  # noqa: SLF001 - as above
+        self._packets = packets(self._connection._rfile.read)  # noqa: SLF001 - as above
 
     def _answer(self) -> None:
         _raise_for(self._packet())
 
     def _packet(self) -> bytes:
-        """Return the next packet; the parts of a large one are joined."""
-        read = self._connection._rfile.read  # noqa: SLF001 - PyMySQL's own reading makes an object of each packet
-        parts: list[bytes] = []
-        while True:
-            try:
-                head = read(4)
-                length = int.from_bytes(head[:3], "little")
-                data = read(length)
-            except OSError as error:
-                raise FetchError(f"The log does not go on: {error}", transient=True) from error
-            if len(head) < 4 or len(data) < length:
-                raise FetchError("The server cut the connection in the middle of its log", transient=True)
-            if length < _LARGEST_PACKET and not parts:
-                return bytes(data)
-            parts.append(data)
-            if length < _LARGEST_PACKET:
-                return b"".join(parts)
+        try:
+            return next(self._packets)
+        except OSError as error:
+            raise FetchError(f"The log does not go on: {error}", transient=True) from error
 
     def _events(self) -> Iterator[Event]:
         unpack, crc32, form, rotation = HEADER.unpack_from, zlib.crc32, int(EventKind.FORMAT), int(EventKind.ROTATE)
