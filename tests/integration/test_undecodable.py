@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql.converters
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from azure_functions_db import (
     DbConfig,
@@ -24,6 +24,7 @@ from azure_functions_db import (
 from azure_functions_db.core.errors import HandlerError
 from azure_functions_db.quarantine import SqlQuarantine
 from azure_functions_db.sources.keyset.horizon_postgres import PostgresWatch
+from azure_functions_db.sql import mysql_wire
 from azure_functions_db.testing.memory import MemoryQuarantine
 
 if TYPE_CHECKING:
@@ -210,6 +211,31 @@ def test_decoders_that_somebody_has_chosen_stay(mariadb_database: str) -> None:
     config, seen = DbConfig(connection_url=mariadb_database, connect_args={"conv": chosen}), Seen()
     run(poller(source(None, db_config=config)), seen)  # type: ignore[arg-type]  # a config has the url
     assert seen.rows[0]["m0"] == "<2026-01-02 03:04:05>"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_text_that_its_character_set_does_not_have(
+    mariadb_database: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Latin1 has a place for each byte in MariaDB, and not in Python. Moments are still told in UTC."""
+    monkeypatch.setattr(mysql_wire, "IS_KNOWN", is_known)
+    filled(
+        mariadb_database,
+        "CREATE TABLE orders (id int PRIMARY KEY, version timestamp(6) NOT NULL, odd varchar(9) CHARACTER SET latin1)",
+        "SET time_zone = '+00:00'",
+        "INSERT INTO orders SELECT seq, timestamp '2026-11-17 12:00:00' + INTERVAL seq SECOND, "
+        "IF(seq IN (3, 4), convert(x'61818d' USING latin1), 'n') FROM seq_1_to_9",
+    )
+    url = make_url(mariadb_database).update_query_dict(
+        {"charset": "latin1", "init_command": "SET time_zone = '+05:00'"}
+    )
+    sink, seen = MemoryQuarantine(), Seen()
+    trigger = poller(source(url.render_as_string(hide_password=False)), quarantine=sink)
+    assert run(trigger, seen) == 7
+    assert [row["version"].isoformat() for row in seen.rows] == [
+        f"2026-11-17T12:00:0{number}+00:00" for number in (1, 2, 5, 6, 7, 8, 9)
+    ]
+    assert [entry.event["after"]["odd"] for entry in entries(sink)] == ["a\\x81\\x8d"] * 2
 
 
 def test_a_connection_is_given_back_with_the_decoders_it_had(mariadb_database: str) -> None:

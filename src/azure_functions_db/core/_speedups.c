@@ -773,7 +773,7 @@ value_of(const uint8_t *text, Py_ssize_t length, PyObject *read)
 
 PyDoc_STRVAR(values_doc,
     "values(readers, packet, /)\n--\n\n"
-    "Return a tuple with what each reader makes of a value's bytes, the bytes themselves where it is None.");
+    "Return a tuple of what each reader makes of its value's bytes, themselves where it is None; EOFError if they are not all there.");
 
 static PyObject *
 values(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
@@ -806,7 +806,7 @@ values(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
         Py_CLEAR(made);
     }
     if (made == NULL && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_IndexError, "a row does not have a value for each column");
+        PyErr_SetNone(PyExc_EOFError);
     }
     return made;
 }

@@ -63,16 +63,30 @@ def packets(read: Callable[[int], bytes], number: int = 1) -> Iterator[bytes]:
 
 
 class PageCursor(SSCursor):
-    """A cursor that reads all rows at once, and their values straight from the packets."""
+    """A cursor that reads all rows at once, and their values straight from the packets.
+
+    A row whose values Python cannot hold costs no connection: the others are read to the end of the answer.
+    """
 
     def fetchall(self) -> list[tuple[Any, ...]]:  # type: ignore[override]  # typed as a tuple, which it is not
-        """Return all rows; where one cannot be read, the connection is closed."""
-        cursor: Any = self
-        with closing(_packets_of_rows(cursor.connection, cursor._result)) as packets_of_rows:
-            try:
-                return list(map(_row_reader(cursor._result.converters), packets_of_rows))
-            except LookupError as error:
-                raise pymysql.InternalError("A row does not have a value for each column") from error
+        """Return all rows."""
+        try:
+            return _rows(self) if IS_KNOWN else list(super().fetchall())
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            raise pymysql.DataError(f"{type(error).__name__} while a row was read") from error
+
+
+def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+    read_row = _row_reader(cursor._result.converters)
+    with closing(_packets_of_rows(cursor.connection, cursor._result)) as packets_of_rows:
+        try:
+            return list(map(read_row, packets_of_rows))
+        except EOFError as error:
+            raise pymysql.InternalError("A row does not have a value for each column") from error
+        except Exception:
+            for _ in packets_of_rows:
+                pass
+            raise
 
 
 def _packets_of_rows(connection: Any, result: Any) -> Generator[bytes]:
@@ -103,23 +117,25 @@ def _row_reader(columns: Iterable[tuple[str | None, Converter | None]]) -> Calla
 
 def _values(readers: tuple[Reader | None, ...], packet: bytes) -> tuple[Any, ...]:
     values: list[Any] = []
-    at = 0
+    at, size = 0, len(packet)
     for read in readers:
+        if at >= size:
+            raise EOFError
         length = packet[at]
         at += 1
         if length > _LONGEST_SHORT:
             if length == _NULL:
                 values.append(None)
                 continue
-            begin = at + _BYTES_OF_LENGTH[length]
+            begin = at + _BYTES_OF_LENGTH.get(length, size)
             length = int.from_bytes(packet[at:begin], "little")
             at = begin
         end = at + length
         value = packet[at:end]
         values.append(value if read is None else read(value))
         at = end
-    if at != len(packet):
-        raise IndexError
+    if at != size:
+        raise EOFError
     return tuple(values)
 
 

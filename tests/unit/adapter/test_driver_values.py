@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pymysql
 import pytest
-from pymysql.converters import convert_datetime
 from sqlalchemy import DateTime, Select, bindparam, column, select, types
 from sqlalchemy.dialects import mysql, oracle, postgresql, sqlite
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
@@ -26,6 +25,7 @@ from azure_functions_db.core.errors import CursorSerializationError, SourceConfi
 from azure_functions_db.sources.keyset import page, values
 from azure_functions_db.sources.keyset.expressions import ENUM, SET
 from azure_functions_db.sources.keyset.position import BEGINNING
+from azure_functions_db.sql.mysql_wire import PageCursor
 from tests.support.plans import plan_of, table
 
 DIALECTS: list[Any] = [postgresql.dialect, mysql.dialect, sqlite.dialect]
@@ -278,11 +278,6 @@ def test_a_statement_is_sent_straight_to_the_driver_unless_a_value_needs_convert
     assert values.compiled_statement(both, SQLiteDialect_pysqlite(), {}) is None
 
 
-def test_a_moment_that_python_cannot_hold_is_what_pymysql_makes_of_it() -> None:
-    assert values._moment("2026-11-17 12:30:15.123456") == NOON
-    assert values._moment("0000-00-00 00:00:00") == "0000-00-00 00:00:00"
-
-
 def test_only_a_moment_gets_a_zone() -> None:
     assert values.aware_utc(NOON) == NOON.replace(tzinfo=dt.UTC)
     assert values.aware_utc(NOON.date()) == NOON.date()
@@ -296,18 +291,17 @@ class Wire:
     def __init__(self, dialect: Any = None) -> None:
         self.dialect = dialect or MySQLDialect_pymysql(dbapi=pymysql)
         self.engine = self.connection = self.dbapi_connection = self
-        self.decoders: dict[int, Any] = {7: convert_datetime, 12: convert_datetime, 3: int}
         self.description = [("c", 12)]
-        self.cursors: list[dict[str, bool]] = []
+        self.cursors: list[dict[str, Any]] = []
         self.open = 0
 
-    def cursor(self, **form: bool) -> Wire:
+    def cursor(self, **form: Any) -> Wire:
         self.cursors.append(form)
         self.open += 1
         return self
 
     def execute(self, _text: str, sent: Any) -> None:
-        self.sent, self.read_by = sent, self.decoders
+        self.sent = sent
         if self.failure is not None:
             raise self.failure
 
@@ -318,9 +312,9 @@ class Wire:
         self.open -= 1
 
 
-def sent(wire: Any, *positions: str, read: Any = values.rows_of, **how: bool) -> Any:
+def sent(wire: Any, *positions: str, **how: bool) -> Any:
     statement = values.CompiledStatement("SELECT c", {"kind": "x"}, positions or None)
-    assert read(wire, statement, {"after": 4}, **how) == (values.Header(("c",), (12,)), [(5,)])
+    assert values.rows_of(wire, statement, {"after": 4}, **how) == (values.Header(("c",), (12,)), [(5,)])
     return wire.sent
 
 
@@ -348,23 +342,11 @@ def test_no_cursor_is_left_open_also_where_a_statement_fails() -> None:
 
 def test_a_connection_that_has_been_closed_is_the_drivers_failure() -> None:
     class Closed(Wire):
-        def cursor(self, **form: bool) -> Wire:
+        def cursor(self, **form: Any) -> Wire:
             raise pymysql.err.InterfaceError(0, "closed")
 
     with pytest.raises(DBAPIError, match="closed"):
         sent(Closed())
-
-
-def test_pymysql_reads_moments_in_our_way_while_a_page_is_read_and_in_its_own_afterwards() -> None:
-    wire = Wire()
-    own = wire.decoders
-    sent(wire, read=values.rows_with_quick_moments)
-    assert wire.read_by == {7: values._moment, 12: values._moment, 3: int}
-    assert wire.decoders is own
-    wire.failure = pymysql.err.ProgrammingError(1064, "no")
-    with pytest.raises(DBAPIError, match="no"):
-        sent(wire, read=values.rows_with_quick_moments)
-    assert wire.decoders is own
 
 
 @pytest.fixture
@@ -380,10 +362,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Any:
     return read
 
 
-def test_pymysql_is_read_with_quick_moments(read: Any) -> None:
+def test_pymysql_is_read_by_its_packets(read: Any) -> None:
     wire = Wire()
     assert read(wire, 3, 12) == (values.Header(("id", "c"), (3, 12)), [(5,)])
-    assert wire.read_by[12] is values._moment
+    assert wire.cursors == [{"cursor": PageCursor}]
 
 
 def test_psycopg_is_read_in_its_binary_form_as_long_as_all_columns_are_the_same_in_it(read: Any) -> None:
@@ -401,14 +383,6 @@ def test_psycopg_is_read_in_its_binary_form_as_long_as_all_columns_are_the_same_
         wire.cursors.clear()
         assert read(wire, *columns) == (values.Header(("id", "c"), columns), [(5,)])
         assert wire.cursors == asked
-
-
-@pytest.mark.parametrize("code", [7, 12])
-def test_a_decoder_that_somebody_has_chosen_stays(code: int) -> None:
-    wire = Wire()
-    wire.decoders[code] = str
-    sent(wire, read=values.rows_with_quick_moments)
-    assert wire.read_by is wire.decoders
 
 
 class Zoned:

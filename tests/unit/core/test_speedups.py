@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -146,7 +147,7 @@ def _plain(names: list[str], converters: list[Any], rows: list[tuple[Any, ...]])
         return _outcome(row_builder(names, converters[: len(names)], 4 - len(names)), rows)
 
 
-def _outcome(build: Callable[[Any], Any], rows: list[Any]) -> Any:
+def _outcome(build: Callable[[Any], Any], rows: Any) -> Any:
     try:
         return build(rows)
     except Exception as error:  # noqa: BLE001 - both must fail alike
@@ -239,6 +240,10 @@ def test_what_is_no_slot_is_refused(arguments: Any, error: type[Exception]) -> N
         lambda: _speedups.records({"a": None}, ("a",), (None,), "1", [(1,)]),  # type: ignore[arg-type]
         lambda: _speedups.records({"a": None}, ("a",), (None,), 1, [1]),
         lambda: _speedups.records({"a": None}, ("a",), (1,), 1, [(1,)]),  # type: ignore[arg-type]
+        lambda: _speedups.values((None,)),  # type: ignore[call-arg]
+        lambda: _speedups.values([None], b"\0"),  # type: ignore[arg-type]
+        lambda: _speedups.values((None,), bytearray(b"\0")),  # type: ignore[arg-type]
+        lambda: _speedups.values((1,), b"\0"),  # type: ignore[arg-type]
     ],
 )
 def test_strange_arguments_are_refused(call: Callable[[], Any]) -> None:
@@ -347,6 +352,8 @@ def test_every_reference_is_given_back(convert: Callable[[Any], Any] | None) -> 
         singles = _speedups.singles("a", used)
         assert _speedups.column("a", [*singles, *map(Row, singles)]) == used * 2
         _outcome(lambda records: _speedups.column("b", records), [*singles])
+        for packet in (b"\1a\1b", b"\1a\1b\xfb", b"\1a\2b"):
+            _outcome(partial(_speedups.values, (lambda _value: form, convert)), packet)
         del singles
     assert [sys.getrefcount(one) for one in [*used, form]] == before
 

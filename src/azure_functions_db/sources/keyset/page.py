@@ -20,6 +20,7 @@ from azure_functions_db.sources.keyset.position import (
 from azure_functions_db.sources.keyset.values import (
     SAME_IN_BINARY,
     Header,
+    compiled_statement,
     header_of,
     rows_of,
     text_of,
@@ -265,8 +266,13 @@ def _salvage(connection: Connection, plan: Plan, bound: Bound | None) -> Salvage
         return _plain_rows(connection, plan, start, count, bound)
 
     def read_row(start: Position, names: Sequence[str], texts: Collection[str]) -> tuple[Header, Sequence[Any]]:
-        statement = plan.next_row(start, names, bound, texts=texts)
-        return _through_sqlalchemy(connection, statement, plan.parameters(start, bound))
+        statement, parameters = plan.next_row(start, names, bound, texts=texts), plan.parameters(start, bound)
+        if connection.dialect.driver == "pymysql" and has_left_transactions(connection):
+            # By itself PyMySQL stops reading in the middle of what cannot be decoded, and the connection is lost.
+            compiled = compiled_statement(statement, plan.dialect, {})
+            if compiled is not None:
+                return _by_packets(connection, compiled, parameters)
+        return _through_sqlalchemy(connection, statement, parameters)
 
     return Salvage(plan, read_page, read_row)
 
@@ -293,10 +299,7 @@ def _plain_rows(
         case "psycopg":
             return _in_binary(connection, plan, compiled, parameters)
         case "pymysql":
-            from azure_functions_db.sql import mysql_wire
-
-            form = {"cursor": mysql_wire.PageCursor} if mysql_wire.IS_KNOWN else {}
-            return rows_of(connection, compiled, parameters, **form)
+            return _by_packets(connection, compiled, parameters)
         case _:
             return rows_of(connection, compiled, parameters)
 
@@ -314,10 +317,18 @@ def _in_binary(
     return header, rows
 
 
+def _by_packets(
+    connection: Connection, compiled: CompiledStatement, parameters: Mapping[str, Any]
+) -> tuple[Header, Sequence[Any]]:
+    from azure_functions_db.sql.mysql_wire import PageCursor
+
+    return rows_of(connection, compiled, parameters, cursor=PageCursor)
+
+
 def _through_sqlalchemy(
     connection: Connection, statement: Select[Any], parameters: dict[str, Any]
 ) -> tuple[Header, Sequence[Any]]:
-    with connection.execute(statement, parameters) as result, driver_errors(connection):
+    with driver_errors(connection), connection.execute(statement, parameters) as result:
         cursor = result.cursor  # the driver's own: its tuples need no further wrapping
         return header_of(connection.dialect, cursor.description), cursor.fetchall()
 
@@ -354,11 +365,15 @@ def is_undecodable(error: Exception) -> bool:
     from sqlalchemy.exc import DBAPIError
 
     if not isinstance(error, DBAPIError):
-        return isinstance(error, ValueError | ArithmeticError | RecursionError)
-    cause = error.orig
-    # A DataError of the server has a state; one without comes from the driver's own reading of a value.
-    is_drivers = type(cause).__name__ == "DataError" and getattr(cause, "sqlstate", "") is None
-    return is_drivers or str(cause).startswith("Could not decode to UTF-8")
+        return _is_pythons(error)
+    cause: Any = error.orig
+    # psycopg's has a state where it is the server's; ours of PyMySQL has a reason where it is not.
+    is_drivers = getattr(cause, "sqlstate", "") is None or _is_pythons(cause.__cause__)
+    return (type(cause).__name__ == "DataError" and is_drivers) or str(cause).startswith("Could not decode to UTF-8")
+
+
+def _is_pythons(error: BaseException | None) -> bool:
+    return isinstance(error, ValueError | ArithmeticError | RecursionError)
 
 
 @dataclass(frozen=True)
