@@ -1,5 +1,7 @@
 """Every source on every server that has it, at once, in one process: nothing is lost, and nothing grows.
 
+MongoDB's is among them where `AZFDB_MONGOD` names a server program.
+
 `AZFDB_SOAK_SECONDS` says for how long; a run of eight minutes or more is judged by what it holds as well. Writers make
 every change three times in one transaction: in `kept`, where a delete marks the row, in `erased`, where it removes the
 row, and in an outbox. What was committed and what came is noted in files: lists of it would grow themselves.
@@ -12,13 +14,14 @@ import mmap
 import os
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from azure.storage.blob import ContainerClient
+from pymongo import MongoClient
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from azure_functions_db import (
@@ -31,6 +34,7 @@ from azure_functions_db import (
     LeaseAcquireError,
     LostLeaseError,
     MemoryStateStore,
+    MongoChangeStreamSource,
     MySqlBinlogSource,
     Outbox,
     OutboxSource,
@@ -42,13 +46,16 @@ from azure_functions_db import (
 )
 from tests.integration.traffic import Worker
 from tests.support.footprint import footprint, leaks, trend
+from tests.support.mongo import IS_REAL, replica_set
 from tests.support.slots import logged_database
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
+    from pymongo.client_session import ClientSession
+    from pymongo.collection import Collection
 
     from azure_functions_db.core.ports import StateStore
     from tests.support.footprint import Footprint
@@ -74,7 +81,7 @@ OUTBOX = Outbox()
 
 @dataclass
 class Place:
-    """A database, the store of its pollers, and the folder of what is noted about it."""
+    """Where changes are made, the store of the pollers that look for them, and the folder of what is noted."""
 
     url: str
     store: StateStore
@@ -84,6 +91,34 @@ class Place:
 
     def __post_init__(self) -> None:
         self.notes.mkdir()
+
+    def session(self) -> AbstractContextManager[Session]:
+        raise NotImplementedError
+
+    def rows(self) -> dict[str, str]:
+        """What is there now, by its key."""
+        raise NotImplementedError
+
+    def pollers(self, provider: EngineProvider, until: threading.Event) -> Iterator[Poller]:
+        """One for each source that can read this place."""
+        raise NotImplementedError
+
+    def committed(self) -> set[str]:
+        return {line for file in self.notes.glob("writer-*") for line in file.read_text().splitlines()}
+
+
+class Session(Protocol):
+    """A writer's connection, with one transaction after the other."""
+
+    def begin(self) -> None: ...
+    def change(self, kind: str, key: int, version: int, line: str) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+class Database(Place):
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.engine: Engine = create_engine(self.url)
         self.dialect = self.engine.dialect.name
         with self.engine.begin() as connection:
@@ -91,12 +126,97 @@ class Place:
                 connection.exec_driver_sql(statement)
         OUTBOX.create(self.engine)
 
-    def committed(self) -> set[str]:
-        return {line for file in self.notes.glob("writer-*") for line in file.read_text().splitlines()}
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        engine = create_engine(self.url)
+        yield SqlSession(engine)
+        engine.dispose()
 
     def rows(self) -> dict[str, str]:
         with self.engine.connect() as connection:
             return {str(row.id): str(row.version) for row in connection.execute(text("SELECT * FROM erased"))}
+
+    def pollers(self, provider: EngineProvider, until: threading.Event) -> Iterator[Poller]:
+        """One for each source that can read this database; the first stays to look again."""
+        tls = {"ssl_disabled": True} if self.dialect == "mysql" else {}
+        config = DbConfig(connection_url=self.url, connect_args=tls)
+        common: dict[str, Any] = {"db_config": config, "engine_provider": provider}
+        keyset: dict[str, Any] = {"table": "kept", "cursor_column": "version", "deleted_column": "gone"}
+        yield Poller(self, SqlAlchemySource(pk_columns=["id"], **keyset, **common), until, linger_seconds=2)
+        yield Poller(self, HashDiffSource(table="erased", pk_columns=["id"], **common), until)
+        yield Poller(self, OutboxSource(**common), until)
+        if self.dialect == "postgresql":
+            slot = str(make_url(self.url).database)
+            yield Poller(self, PostgresLogicalSource(tables="erased", slot=slot, **common), until)
+        if self.dialect == "mysql":
+            yield Poller(self, MySqlBinlogSource(tables=["erased"], **common), until)
+
+
+class SqlSession:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(self) -> None:
+        self._connection = self._engine.connect()
+        self._connection.execute(text("SELECT id FROM kept LIMIT 1"))  # it begins before it takes its versions
+
+    def change(self, kind: str, key: int, version: int, line: str) -> None:
+        for statement in STATEMENTS[kind]:
+            self._connection.execute(text(statement), {"id": key, "version": version})
+        OUTBOX.add(self._connection, topic="changes", key=key, payload=line)
+
+    def commit(self) -> None:
+        self._connection.commit()
+        self._connection.close()
+
+    def rollback(self) -> None:
+        self._connection.close()
+
+
+class Documents(Place):
+    """A collection of MongoDB that keeps each document as a change has left it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.client: MongoClient[Any] = MongoClient(self.url)
+        self.client["soak"].create_collection("erased", changeStreamPreAndPostImages={"enabled": True})
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        with self.client.start_session() as session:
+            yield DocumentSession(self.client["soak"]["erased"], session)
+
+    def rows(self) -> dict[str, str]:
+        return {str(row["_id"]): str(row["version"]) for row in self.client["soak"]["erased"].find()}
+
+    def pollers(self, provider: EngineProvider, until: threading.Event) -> Iterator[Poller]:
+        source = MongoChangeStreamSource(
+            uri=self.url, database="soak", collection="erased", full_document="required", snapshot="never"
+        )
+        yield Poller(self, source, until)
+
+
+class DocumentSession:
+    def __init__(self, rows: Collection[Any], session: ClientSession) -> None:
+        self._rows, self._session = rows, session
+
+    def begin(self) -> None:
+        self._session.start_transaction()
+
+    def change(self, kind: str, key: int, version: int, line: str) -> None:
+        match kind:
+            case "insert":
+                self._rows.insert_one({"_id": key, "version": version}, session=self._session)
+            case "update":
+                self._rows.update_one({"_id": key}, {"$set": {"version": version}}, session=self._session)
+            case _:
+                self._rows.delete_one({"_id": key}, session=self._session)
+
+    def commit(self) -> None:
+        self._session.commit_transaction()
+
+    def rollback(self) -> None:
+        self._session.abort_transaction()
 
 
 class Writer(Worker):
@@ -110,24 +230,22 @@ class Writer(Worker):
         self._keys: list[int] = []
 
     def work(self) -> None:
-        engine = create_engine(self._place.url)
-        while not self._until.wait(self._random.uniform(0, LONGEST_PAUSE)):
-            with engine.connect() as connection:
-                self._transact(connection)
-        engine.dispose()
+        with self._place.session() as session:
+            while not self._until.wait(self._random.uniform(0, LONGEST_PAUSE)):
+                self._transact(session)
 
-    def _transact(self, connection: Connection) -> None:
-        connection.execute(text("SELECT id FROM kept LIMIT 1"))  # a transaction begins before it takes its versions
+    def _transact(self, session: Session) -> None:
+        session.begin()
         keys = self._keys.copy()
-        lines = [self._change(connection, keys) for _ in range(self._random.randint(1, 4))]
+        lines = [self._change(session, keys) for _ in range(self._random.randint(1, 4))]
         self.pause()
         if self._random.random() < 0.15:
-            return connection.rollback()
-        connection.commit()
+            return session.rollback()
+        session.commit()
         self._keys = keys
         return note(self._file, lines)
 
-    def _change(self, connection: Connection, keys: list[int]) -> str:
+    def _change(self, session: Session, keys: list[int]) -> str:
         kind = self._random.choice(list(STATEMENTS)) if keys else "insert"
         if kind == "insert":
             keys.append(next(self._new_keys))
@@ -135,10 +253,8 @@ class Writer(Worker):
         if kind == "delete":
             keys.remove(key)
         version = next(self._place.versions)
-        for statement in STATEMENTS[kind]:
-            connection.execute(text(statement), {"id": key, "version": version})
         line = f"{key} {'gone' if kind == 'delete' else version}"
-        OUTBOX.add(connection, topic="changes", key=key, payload=line)
+        session.change(kind, key, version, line)
         return line
 
 
@@ -195,7 +311,7 @@ def line_of(event: RowChange) -> str:
     if "payload" in row:
         return str(row["payload"])
     what = "gone" if event.op == "delete" else row["version"]
-    return f"{event.pk['id']!s} {what}"
+    return f"{next(iter(event.pk.values()))!s} {what}"
 
 
 def replayed(lines: Iterable[str]) -> dict[str, str]:
@@ -218,27 +334,17 @@ def places(request: pytest.FixtureRequest, provider: EngineProvider, tmp_path: P
             "mariadb": (wanted("mariadb_database"), FileStateStore(tmp_path / "state")),
             "sqlite": (wanted("sqlite_database"), MemoryStateStore()),
         }
-        places = [Place(url, store, tmp_path / name) for name, (url, store) in stores.items()]
-        places[-1].writers = 1  # SQLite has one at a time
-        yield places
-        for place in places:
-            place.engine.dispose()
-
-
-def pollers(place: Place, provider: EngineProvider, until: threading.Event) -> Iterator[Poller]:
-    """One for each source that can read this database; the first stays to look again."""
-    tls = {"ssl_disabled": True} if place.dialect == "mysql" else {}
-    config = DbConfig(connection_url=place.url, connect_args=tls)
-    common: dict[str, Any] = {"db_config": config, "engine_provider": provider}
-    keyset = SqlAlchemySource(table="kept", cursor_column="version", pk_columns=["id"], deleted_column="gone", **common)
-    yield Poller(place, keyset, until, linger_seconds=2)
-    yield Poller(place, HashDiffSource(table="erased", pk_columns=["id"], **common), until)
-    yield Poller(place, OutboxSource(**common), until)
-    if place.dialect == "postgresql":
-        slot = str(make_url(place.url).database)
-        yield Poller(place, PostgresLogicalSource(tables="erased", slot=slot, **common), until)
-    if place.dialect == "mysql":
-        yield Poller(place, MySqlBinlogSource(tables=["erased"], **common), until)
+        databases = [Database(url, store, tmp_path / name) for name, (url, store) in stores.items()]
+        databases[-1].writers = 1  # SQLite has one at a time
+        documents = [
+            Documents(member.uri, MemoryStateStore(), tmp_path / "mongodb")
+            for member in (stack.enter_context(replica_set()) if IS_REAL else [])
+        ]
+        yield [*databases, *documents]
+        for database in databases:
+            database.engine.dispose()
+        for collection in documents:
+            collection.client.close()
 
 
 @pytest.mark.timeout(SECONDS + 300)
@@ -246,7 +352,7 @@ def test_nothing_is_lost_and_nothing_grows_while_all_sources_are_polled(
     places: list[Place], provider: EngineProvider
 ) -> None:
     writing, polling = threading.Event(), threading.Event()
-    readers = [poller for place in places for poller in pollers(place, provider, polling)]
+    readers = [poller for place in places for poller in place.pollers(provider, polling)]
     writers = [Writer(place, number, writing) for place in places for number in range(place.writers)]
     workers: list[Worker] = [*readers, *writers]
     try:
@@ -254,7 +360,7 @@ def test_nothing_is_lost_and_nothing_grows_while_all_sources_are_polled(
         # Of what is there before a stream begins, only the newest state is told.
         wait_for(lambda: all(reader.has_begun() for reader in readers), 60, "a poller does not begin")
         started(writers)
-        samples = list(sampled(workers, [place.engine for place in places]))
+        samples = list(sampled(workers, [place.engine for place in places if isinstance(place, Database)]))
         print(report(readers, samples))  # noqa: T201 - the measure of a soak, whatever becomes of its end
         ended(writers, writing)
         with suppress(AssertionError):  # what is still missing then is told below
