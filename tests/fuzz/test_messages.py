@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pymysql
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from azure_functions_db.sources.mysql.log import Event, Replica
 from azure_functions_db.sources.mysql.position import BinlogPosition
 from azure_functions_db.sources.mysql.transactions import TransactionReader
 from azure_functions_db.sources.postgres.changes import ChangeStream, Place, RowType, Session, Shape, TableRows
+from azure_functions_db.sql import mysql_wire
 from tests.fuzz.inputs import fuzzed, lines, mutated, refusing
 
 if TYPE_CHECKING:
@@ -168,3 +171,29 @@ def test_packets_of_a_log_are_events_or_refused(data: st.DataObject) -> None:
     packets = [data.draw(st.just(packet) | mutated(packet)) for packet in packets]
     with refusing(*DOCUMENTED):
         list(Sent(packets, checksums=data.draw(st.booleans()))._events())
+
+
+ROW, NULLS = b"\x0242\x03abc", b"\xfb\xfb"
+ANSWERS = [
+    [ROW, NULLS, b"\xfe\0\0\2\0"],
+    [ROW, b"\xff\xda\x04#21000more than one row"],
+    [b"\x0242\xfc\x02\x00ab", b"", ROW],
+]
+
+
+@fuzzed
+@given(st.data())
+def test_an_answer_of_rows_is_read_or_refused(data: st.DataObject) -> None:
+    payloads = data.draw(st.sampled_from(ANSWERS)) + data.draw(st.sampled_from(ANSWERS))
+    sent = b"".join(len(each).to_bytes(3, "little") + bytes([number]) + each for number, each in enumerate(payloads, 1))
+    connection = SimpleNamespace(
+        _rfile=io.BytesIO(data.draw(st.just(sent) | mutated(sent))),
+        _next_seq_id=1,
+        _force_close=lambda: None,
+        encoding="utf8",
+    )
+    result = SimpleNamespace(converters=[("ascii", int), ("utf8", None)], unbuffered_active=True)
+    with refusing(pymysql.err.Error, ValueError):
+        rows = mysql_wire._rows(SimpleNamespace(connection=connection, _result=result))
+        assert all(len(row) == 2 for row in rows)
+    assert not result.unbuffered_active

@@ -23,6 +23,7 @@ from azure_functions_db.core.speedups import speedups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
+    from io import BufferedIOBase
 
     Converter = Callable[[Any], Any]
     Reader = Callable[[bytes], Any]
@@ -30,34 +31,39 @@ if TYPE_CHECKING:
 IS_KNOWN = pymysql.VERSION[:2] in {(1, 1), (1, 2)}
 """Whether this PyMySQL keeps its connection and results, which are its own affair, as is expected here."""
 
-_LARGEST_PART = 0xFFFFFF
-_END, _LONGEST_END = 0xFE, 8
+_CHUNK = 1 << 16
+_HEAD, _LARGEST_PART = 4, 0xFFFFFF
+_END, _LONGEST_END = b"\xfe", 8
 """How the packet behind the last row begins, and how long it is at most: a row may begin with a very long value."""
-_ERROR = 0xFF
+_ERROR, _SHORTEST_ERROR = b"\xff", 3
 _LONGEST_SHORT, _NULL = 0xFA, 0xFB
 _BYTES_OF_LENGTH = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 
 
-def packets(read: Callable[[int], bytes], number: int = 1) -> Iterator[bytes]:
+def packets(stream: BufferedIOBase, number: int = 1) -> Iterator[bytes]:
     """Give packet after packet, the parts of a large one joined; `OSError` where the next one does not come.
 
-    The first is the answer's, unless it has another number.
+    The first is the answer's, unless it has another number. As much is read at once as is there: each look at the
+    connection lets other threads go first.
     """
     parts: list[bytes] = []
+    held, at = b"", 0
     while True:
-        head = read(4)
-        size = int.from_bytes(head[:3], "little")
-        part = read(size)
-        if len(head) < 4 or len(part) < size:
-            raise ConnectionError("the server cut the connection")
-        if head[3] != number:
-            raise ConnectionError(f"packet {head[3]} came in place of {number}")
+        while (end := at + _HEAD + int.from_bytes(held[at : at + 3], "little")) > len(held):
+            missing = end - len(held)
+            more = stream.read(missing) if missing > _CHUNK else stream.read1(_CHUNK)
+            if not more:
+                raise ConnectionError("the server cut the connection")
+            held, at = held[at:] + more, 0
+        if held[at + 3] != number:
+            raise ConnectionError(f"packet {held[at + 3]} came in place of {number}")
+        part, at = held[at + _HEAD : end], end
         number = (number + 1) % 256
-        if size < _LARGEST_PART and not parts:
+        if len(part) < _LARGEST_PART and not parts:
             yield part
             continue
         parts.append(part)
-        if size < _LARGEST_PART:
+        if len(part) < _LARGEST_PART:
             yield b"".join(parts)
             parts.clear()
 
@@ -92,8 +98,9 @@ def _rows(cursor: Any) -> list[tuple[Any, ...]]:
 def _packets_of_rows(connection: Any, result: Any) -> Generator[bytes]:
     end = b""
     try:
-        for packet in packets(connection._rfile.read, connection._next_seq_id):
-            if packet[0] >= _END and (packet[0] == _ERROR or len(packet) <= _LONGEST_END):
+        for packet in packets(connection._rfile, connection._next_seq_id):
+            first, size = packet[:1], len(packet)
+            if first >= _END and (size >= _SHORTEST_ERROR if first == _ERROR else size <= _LONGEST_END):
                 end = packet
                 break
             yield packet
@@ -104,7 +111,7 @@ def _packets_of_rows(connection: Any, result: Any) -> Generator[bytes]:
         result.unbuffered_active = False  # or PyMySQL would read on to the end
         if not end:
             connection._force_close()  # what was not read would stand before the next answer
-    if end[0] == _ERROR:
+    if end.startswith(_ERROR):
         MysqlPacket(end, connection.encoding).raise_for_error()
 
 

@@ -582,7 +582,7 @@ class Sent(Replica):
 
     def __init__(self, data: bytes, *, checksums: bool = False) -> None:
         self.file, self._checksums = "", checksums
-        self._packets = packets(numbered(data).read)
+        self._packets = packets(numbered(data))
 
 
 def packet(data: bytes) -> bytes:
@@ -659,12 +659,12 @@ def test_a_purged_log_and_a_missing_right_are_told_as_what_they_are() -> None:
 
 
 def test_a_connection_that_fails_is_a_passing_failure() -> None:
-    class Broken:
-        def read(self, _size: int) -> bytes:
+    class Broken(io.BytesIO):
+        def read1(self, _size: int | None = -1) -> bytes:
             raise TimeoutError("timed out")
 
     replica = Sent(b"")
-    replica._packets = packets(Broken().read)
+    replica._packets = packets(Broken())
     with pytest.raises(FetchError, match="does not go on: timed out") as refused:
         replica._packet()
     assert refused.value.transient
@@ -673,8 +673,8 @@ def test_a_connection_that_fails_is_a_passing_failure() -> None:
 class Driver:
     """PyMySQL's connection, as far as a replica touches it."""
 
-    def __init__(self, answer: bytes, fails: Exception | None = None) -> None:
-        self._rfile = io.BytesIO(answer)
+    def __init__(self, answers: tuple[bytes, ...], fails: Exception | None = None) -> None:
+        self._answers = iter(answers)
         self._sock = SimpleNamespace(settimeout=self._note)
         self._fails = fails
         self.timeouts: list[float] = []
@@ -696,6 +696,7 @@ class Driver:
 
     def _execute_command(self, code: int, arguments: bytes) -> None:
         self.commands.append((code, arguments))
+        self._rfile = io.BytesIO(next(self._answers))
 
     def _force_close(self) -> None:
         self.is_closed = True
@@ -721,8 +722,8 @@ class Lent:
 OK = packet(b"\0")
 
 
-def replica_of(answer: bytes = OK, fails: Exception | None = None, *, is_mariadb: bool = False) -> tuple[Any, Any, Any]:
-    driver = Driver(answer, fails)
+def replica_of(*answers: bytes, fails: Exception | None = None, is_mariadb: bool = False) -> tuple[Any, Any, Any]:
+    driver = Driver(answers or (OK,), fails)
     lent = Lent(driver)
     engine: Any = SimpleNamespace(connect=lambda: lent)
     try:
@@ -732,7 +733,7 @@ def replica_of(answer: bytes = OK, fails: Exception | None = None, *, is_mariadb
 
 
 def test_a_replica_introduces_itself_and_belongs_to_no_pool() -> None:
-    replica, driver, lent = replica_of(OK + END_OF_LOG)
+    replica, driver, lent = replica_of(OK, END_OF_LOG)
     assert lent.is_detached
     assert "@master_heartbeat_period" in driver.statements[0]
     assert driver.commands == [(0x15, struct.pack("<IBBBHII", 77, 0, 0, 0, 0, 0, 0))]
@@ -744,12 +745,12 @@ def test_a_replica_introduces_itself_and_belongs_to_no_pool() -> None:
 
 
 def test_a_replica_asks_for_what_its_gtids_leave_out() -> None:
-    replica, driver, _ = replica_of(OK + END_OF_LOG)
+    replica, driver, _ = replica_of(OK, END_OF_LOG)
     done = MySqlGtids(f"{SERVER}:1-5")
     assert list(replica.dump_after(done)) == []
     head = struct.pack("<HIIQI", 5, 77, 0, 4, len(done.encoded()))
     assert driver.commands[1] == (0x1E, head + done.encoded())
-    mariadb, driver, _ = replica_of(OK + END_OF_LOG, is_mariadb=True)
+    mariadb, driver, _ = replica_of(OK, END_OF_LOG, is_mariadb=True)
     assert list(mariadb.dump_after(MariaDbGtids("0-1-5"))) == []
     assert driver.statements[1] == "SET @slave_connect_state = '0-1-5', @slave_gtid_strict_mode = 0"
     assert driver.commands[1] == (0x12, struct.pack("<IHI", 4, 1, 77))
@@ -759,7 +760,7 @@ def test_a_replica_that_is_not_let_in_leaves_no_connection_behind() -> None:
     refused, driver, lent = replica_of(packet(b"\xff\xcb\x04#42000denied"))
     assert isinstance(refused, SourceConfigurationError)
     assert (driver.is_closed, lent.is_invalid) == (True, True)
-    failed, driver, lent = replica_of(OK, pymysql.err.OperationalError(1205, "timeout"))
+    failed, driver, lent = replica_of(fails=pymysql.err.OperationalError(1205, "timeout"))
     assert isinstance(failed, OperationalError), "as every other statement fails"
     assert (driver.is_closed, lent.is_invalid) == (True, True)
 

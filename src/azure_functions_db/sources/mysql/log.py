@@ -580,7 +580,7 @@ class Replica:
         self._connection._execute_command(code, arguments)  # noqa: SLF001 - PyMySQL has no public way to send one
         self._connection._sock.settimeout(_SILENCE_SECONDS)  # noqa: SLF001 - as above
         self._connection._current_timeout = _SILENCE_SECONDS  # noqa: SLF001 - as above
-        self._packets = packets(self._connection._rfile.read)  # noqa: SLF001 - as above
+        self._packets = packets(self._connection._rfile)  # noqa: SLF001 - as above
 
     def _answer(self) -> None:
         _raise_for(self._packet())
