@@ -773,7 +773,7 @@ value_of(const uint8_t *text, Py_ssize_t length, PyObject *read)
 
 PyDoc_STRVAR(values_doc,
     "values(readers, packet, /)\n--\n\n"
-    "Return a tuple of what each reader makes of its value's bytes, themselves where it is None; EOFError if they are not all there.");
+    "Return a tuple of what each reader makes of a value's bytes: the bytes where it is None. EOFError where one is missing.");
 
 static PyObject *
 values(PyObject *module, PyObject *const *arguments, Py_ssize_t number)

@@ -11,6 +11,9 @@ from azure_functions_db.core.secrets import masked
 if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError
 
+UNDECODABLE = (ValueError, ArithmeticError, RecursionError)
+"""What is raised while a value is read that Python cannot hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kind:

@@ -20,6 +20,7 @@ from pymysql.cursors import SSCursor
 from pymysql.protocol import MysqlPacket
 
 from azure_functions_db.core.speedups import speedups
+from azure_functions_db.sql.failures import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -78,7 +79,7 @@ class PageCursor(SSCursor):
         """Return all rows."""
         try:
             return _rows(self) if IS_KNOWN else list(super().fetchall())
-        except (ValueError, ArithmeticError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise pymysql.DataError(f"{type(error).__name__} while a row was read") from error
 
 

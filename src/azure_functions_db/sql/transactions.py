@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure_functions_db.core.errors import DbConnectionError, DbError
-from azure_functions_db.sql.failures import hide_values, reason_of
+from azure_functions_db.sql.failures import UNDECODABLE, hide_values, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -321,7 +321,7 @@ def _report(engine: Engine, connection: Connection | PoolProxiedConnection | Non
         raise _wrapped(engine, error, never_connected=connection is None, died=died) from error
     # Anything else that ends a call in the middle leaves an answer on the line that nobody has asked for.
     in_the_middle = not isinstance(error, DbError | SQLAlchemyError) and not (
-        engine.dialect.driver in _READS_WHOLE and isinstance(error, ValueError | ArithmeticError | RecursionError)
+        engine.dialect.driver in _READS_WHOLE and isinstance(error, UNDECODABLE)
     )
     if connection is not None and in_the_middle and engine.dialect.name not in _WITHOUT_A_LINE:
         connection.invalidate(error)

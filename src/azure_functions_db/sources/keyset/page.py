@@ -25,6 +25,7 @@ from azure_functions_db.sources.keyset.values import (
     rows_of,
     text_of,
 )
+from azure_functions_db.sql.failures import UNDECODABLE
 from azure_functions_db.sql.transactions import driver_errors, has_left_transactions
 
 if TYPE_CHECKING:
@@ -365,15 +366,11 @@ def is_undecodable(error: Exception) -> bool:
     from sqlalchemy.exc import DBAPIError
 
     if not isinstance(error, DBAPIError):
-        return _is_pythons(error)
+        return isinstance(error, UNDECODABLE)
     cause: Any = error.orig
     # psycopg's has a state where it is the server's; ours of PyMySQL has a reason where it is not.
-    is_drivers = getattr(cause, "sqlstate", "") is None or _is_pythons(cause.__cause__)
+    is_drivers = getattr(cause, "sqlstate", "") is None or isinstance(cause.__cause__, UNDECODABLE)
     return (type(cause).__name__ == "DataError" and is_drivers) or str(cause).startswith("Could not decode to UTF-8")
-
-
-def _is_pythons(error: BaseException | None) -> bool:
-    return isinstance(error, ValueError | ArithmeticError | RecursionError)
 
 
 @dataclass(frozen=True)
