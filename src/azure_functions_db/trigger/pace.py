@@ -143,18 +143,9 @@ class Pace:
     commit_ms: float = 0.0
     """How long the last commit took."""
     fetch_waits: deque[float] = field(default_factory=_few_waits)
-    """For how many seconds the last few reads waited for others, as far as that is worth a thread."""
+    """For how many seconds the last few reads did not compute: they waited for others."""
     handler_waits: deque[float] = field(default_factory=_few_waits)
     """The same of the handler's last few calls."""
-
-    def note_fetch(self, seconds: float, *, computed: float) -> None:
-        """Take note of a read in the tick's own thread.
-
-        What may be gained by reading beside a handler that computes is the time that the read waits. It costs half of
-        what the read computes, because both want the interpreter.
-        """
-        waited = seconds - computed
-        self.fetch_waits.append(waited if waited > computed / 2 else 0.0)
 
     @property
     def waited(self) -> float:

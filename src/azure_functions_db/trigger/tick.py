@@ -458,7 +458,7 @@ class Tick:
         """Fetch, and fetch again after a pause where the database failed in passing."""
         retries = FetchRetries()
         while True:
-            began, computed = perf_counter(), thread_time()
+            idle = perf_counter() - thread_time()  # a clock that stands still while this thread computes
             try:
                 return self._stage(
                     Stage.FETCH, lambda: self._page(position, limit, search), spent=spent, retry=retries.after
@@ -471,7 +471,7 @@ class Tick:
                     raise
                 self._pause(retries.pause)
             finally:
-                self._pace.note_fetch(perf_counter() - began, computed=thread_time() - computed)
+                self._pace.fetch_waits.append(perf_counter() - thread_time() - idle)
 
     def _page(self, position: Position, limit: int, search: Search | None) -> FetchResult:  # noqa: ARG002 - see IsolatingTick
         reader = self._opened()
@@ -649,8 +649,7 @@ class Tick:
 
     def _call(self, batch: Batch, events: Sequence[RowChange]) -> int:
         """Hand events to the handler; return how many it got through. In a search, misfits fail on their own."""
-        began = self._settings.monotonic()
-        idle = perf_counter() - thread_time()  # a clock that stands still while this thread computes
+        began, idle = self._settings.monotonic(), perf_counter() - thread_time()
         fitting, misfits = self._given(batch, events)
         try:
             return self._stage(

@@ -388,13 +388,6 @@ def test_who_waits_now_and_then_waits_for_the_machine_and_who_waits_each_time_fo
     assert told == [0.0, 0.0, 0.0, 0.0, 0.3]
 
 
-def test_a_read_that_mostly_computes_is_not_worth_a_thread() -> None:
-    pace = Pace()
-    for seconds, computed in ((0.3, 0.2), (0.31, 0.2), (0.3, 0.29), (0.3, 0.0)):
-        pace.note_fetch(seconds, computed=computed)
-    assert [round(waited, 6) for waited in pace.fetch_waits] == [0.11, 0.0, 0.3]
-
-
 def test_a_page_is_asked_for_at_once_where_a_read_waits_longer_than_the_handler() -> None:
     pace = Pace()
     told = []
