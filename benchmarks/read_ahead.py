@@ -2,9 +2,9 @@
 
 Handling is the handler alone, called as often; reading is the catch-up with a handler that does nothing. What can be
 had at all is told by the bare driver, whose next page a thread reads while the handler has this one. A short catch-up
-gains less than a long one: the lease and the first page have to be waited for, and only the long one has to be within its
-limit. A handler that computes gains little by reading ahead; it is shown beside the same catch-up without, and must not
-lose by more than a tenth.
+gains less than a long one: the lease and the first page have to be waited for, and only the long one has to be within
+its limit. A handler that computes gains little by reading ahead; it is shown beside the same catch-up without, and must
+not lose by more than a tenth.
 """
 
 from __future__ import annotations
