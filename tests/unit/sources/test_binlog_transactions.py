@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import logging
 import struct
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -699,7 +700,7 @@ class Driver:
         self._rfile = io.BytesIO(next(self._answers))
 
     def _force_close(self) -> None:
-        self.is_closed = True
+        self.is_closed, self._rfile = True, io.BytesIO()
 
 
 class Lent:
@@ -742,6 +743,14 @@ def test_a_replica_introduces_itself_and_belongs_to_no_pool() -> None:
     assert (replica.file, driver.timeouts, driver._current_timeout) == ("b.000003", [60.0, 60.0], 60.0)
     replica.close()
     assert (driver.is_closed, lent.is_invalid) == (True, True)
+
+
+def test_a_replica_that_is_closed_in_the_middle_of_a_log_holds_no_stream() -> None:
+    replica, driver, _ = replica_of(OK, event_packet(EventKind.XID, b"12345678") + END_OF_LOG)
+    events, stream = replica.dump("b.000003", 50), weakref.ref(driver._rfile)
+    next(events)
+    replica.close()
+    assert stream() is None
 
 
 def test_a_replica_asks_for_what_its_gtids_leave_out() -> None:

@@ -527,6 +527,7 @@ class Replica:
         self._checksums = checksums
         self.file = ""
         """The file that the events come from."""
+        self._packets: Iterator[bytes] = iter(())
         try:
             with driver_errors(self._lent):
                 self._introduce()
@@ -536,6 +537,7 @@ class Replica:
 
     def close(self) -> None:
         """End the connection; the server notices when it sends the next time."""
+        self._packets = iter(())  # as long as anybody has its stream, the connection stays open
         with suppress(Exception):
             # There is no answer to a goodbye in the middle of a log.
             self._connection._force_close()  # noqa: SLF001 - PyMySQL's close() says one
