@@ -115,6 +115,7 @@ def test_a_page_is_followed_as_printed(typed_page: str, own: dict[str, str], tmp
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     left_out = ("COLUMNS", "SHOP_DB")
     environment = {name: value for name, value in os.environ.items() if name not in left_out} | {"PATH": path}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # see `preloaded`
     # A process that was started before does not read what the reader's own Python has at its start.
     reader = (typist.Typist if "PYTHONPATH" in own else WarmTypist)(folder, environment, own)
     blocks = typist.blocks_of(page.read_text())

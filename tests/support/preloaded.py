@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 import importlib
 import pkgutil
+import sys
+
+sys.dont_write_bytecode = True
+"""What a test writes anew within the second, in the same length, would be taken for what was there before."""
 
 _PACKAGES = ("cli", "operations", "sources.keyset", "sql", "state", "trigger")
 _MODULES = (
