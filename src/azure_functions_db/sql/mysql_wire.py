@@ -36,7 +36,7 @@ _CHUNK = 1 << 16
 _HEAD, _LARGEST_PART = 4, 0xFFFFFF
 _END, _LONGEST_END = b"\xfe", 8
 """How the packet behind the last row begins, and how long it is at most: a row may begin with a very long value."""
-_ERROR, _SHORTEST_ERROR = b"\xff", 3
+_ERROR, _SHORTEST_ERROR = b"\xff", 4
 _LONGEST_SHORT, _NULL = 0xFA, 0xFB
 _BYTES_OF_LENGTH = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 
@@ -80,7 +80,9 @@ class PageCursor(SSCursor):
         try:
             return _rows(self) if IS_KNOWN else list(super().fetchall())
         except UNDECODABLE as error:
-            raise pymysql.DataError(f"{type(error).__name__} while a row was read") from error
+            refused: Any = pymysql.DataError(f"{type(error).__name__} while a row was read")
+            refused.sqlstate = None  # it is not the server's
+            raise refused from error
 
 
 def _rows(cursor: Any) -> list[tuple[Any, ...]]:

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pymysql
@@ -184,6 +185,26 @@ def test_an_error_behind_some_rows_is_the_servers_and_the_connection_stays() -> 
     with pytest.raises(pymysql.OperationalError, match="more than one row") as failed:
         list(line.rows())
     assert (failed.value.args[0], line.is_closed, line.unbuffered_active) == (1242, False, False)
+
+
+@pytest.mark.parametrize("end", [b"\xfe", END, b"\xfe" + bytes(7)])
+def test_an_end_may_say_more_than_that_it_is_one(end: bytes) -> None:
+    assert list(Line(sent(b"\1a", end, first=4)).rows()) == [b"\1a"]
+
+
+def test_an_error_may_have_few_words() -> None:
+    with pytest.raises(pymysql.OperationalError, match="x") as failed:
+        list(Line(sent(b"\xff\xda\x04x", first=4)).rows())
+    assert failed.value.args[0] == 1242
+
+
+def test_a_row_that_is_none_is_told_and_the_line_not_used_again() -> None:
+    line: Any = Line(sent(b"\1a\1b", END, first=4))
+    cursor = SimpleNamespace(connection=line, _result=line)
+    line.converters = [(None, None)]
+    with pytest.raises(pymysql.InternalError, match="does not have a value for each column"):
+        mysql_wire._rows(cursor)
+    assert line.is_closed
 
 
 @pytest.mark.parametrize("data", [sent(b"\1a", first=4), sent(b"\1a", first=4) + sent(END, first=0)])

@@ -268,11 +268,9 @@ def _salvage(connection: Connection, plan: Plan, bound: Bound | None) -> Salvage
 
     def read_row(start: Position, names: Sequence[str], texts: Collection[str]) -> tuple[Header, Sequence[Any]]:
         statement, parameters = plan.next_row(start, names, bound, texts=texts), plan.parameters(start, bound)
-        if connection.dialect.driver == "pymysql" and has_left_transactions(connection):
-            # By itself PyMySQL stops reading in the middle of what cannot be decoded, and the connection is lost.
-            compiled = compiled_statement(statement, plan.dialect, {})
-            if compiled is not None:
-                return _by_packets(connection, compiled, parameters)
+        compiled = compiled_statement(statement, plan.dialect, {}) if plan.dialect.driver == "pymysql" else None
+        if compiled is not None:  # by itself PyMySQL stops in the middle of a bad row, and its connection is lost
+            return _by_packets(connection, compiled, parameters)
         return _through_sqlalchemy(connection, statement, parameters)
 
     return Salvage(plan, read_page, read_row)
@@ -367,10 +365,10 @@ def is_undecodable(error: Exception) -> bool:
 
     if not isinstance(error, DBAPIError):
         return isinstance(error, UNDECODABLE)
-    cause: Any = error.orig
-    # psycopg's has a state where it is the server's; ours of PyMySQL has a reason where it is not.
-    is_drivers = getattr(cause, "sqlstate", "") is None or isinstance(cause.__cause__, UNDECODABLE)
-    return (type(cause).__name__ == "DataError" and is_drivers) or str(cause).startswith("Could not decode to UTF-8")
+    cause = error.orig
+    # A DataError of the server has a state; one without comes from the driver's own reading of a value.
+    is_drivers = type(cause).__name__ == "DataError" and getattr(cause, "sqlstate", "") is None
+    return is_drivers or str(cause).startswith("Could not decode to UTF-8")
 
 
 @dataclass(frozen=True)
